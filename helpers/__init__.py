@@ -1,0 +1,1 @@
+"""Helpers for the notebook series: the reference model, the card it trains on, and the memory plots."""
