@@ -94,6 +94,7 @@ class Run:
     seconds: float | None
     left_behind: int
     without_gradient: tuple[str, ...]
+    has_gradients: bool
     driver_calls: int
     retries: int
 
@@ -112,9 +113,9 @@ class Run:
 
     def __str__(self) -> str:
         notes = ""
-        if self.without_gradient:
+        if self.fits and self.without_gradient:
             names = ", ".join(self.without_gradient[:3])
-            notes += f"; {len(self.without_gradient)} trainable parameters got no gradient ({names}, ...)"
+            notes += f"; {len(self.without_gradient)} trainable parameters got no gradient ({names} ...)"
         if self.left_behind:
             notes += f"; {format_bytes(self.left_behind)} still held by names outside the function"
         if not self.fits:

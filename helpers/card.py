@@ -1,0 +1,111 @@
+"""A card to train on: the CUDA card of this machine, or a simulated one, behind the same calls."""
+
+import os
+import traceback
+
+import torch
+
+from helpers.cards import find_card
+from helpers.recorder import Recorder
+from helpers.run import Run
+
+
+def open_card(name: str = "RTX 3090", kind: str | None = None, capacity: int | None = None,
+              expandable_segments: bool = False, leave_out: tuple[str, ...] = ()):
+    """The card to train on: `CudaCard` where there is a CUDA GPU, else `SimulatedCard`.
+
+    name: which card to be (or, on a GPU, which card's capacity to keep to). kind: "cuda" or "simulated" decides;
+    else the environment variable CARD does. capacity: bytes that PyTorch may reserve, instead of the card's own.
+    Raises ValueError for an unknown name or kind, RuntimeError for kind "cuda" where there is no GPU.
+    """
+    spec = find_card(name)
+    kind = kind or os.environ.get("CARD") or ("cuda" if torch.cuda.is_available() else "simulated")
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError("CARD=cuda needs a CUDA GPU and PyTorch finds none here. Use CARD=simulated.")
+        from helpers.cuda_card import CudaCard
+
+        return CudaCard(spec, capacity)
+    if kind != "simulated":
+        raise ValueError(f"Unknown kind of card {kind!r}. Use 'cuda' or 'simulated' (argument, or CARD=...).")
+    from helpers.simulation.simulated_card import SimulatedCard
+
+    return SimulatedCard(spec, capacity, expandable_segments, leave_out)
+
+
+class Card:
+    """What both cards share. A card has `device`, `name`, `capacity` (bytes), `is_simulated`.
+
+    `run`, `max_batch_size`, `empty_cache`; `allocated`, `reserved` and `device_used` are bytes now.
+    """
+
+    def run(self, train, batch_size: int, expect_gradients: bool = True) -> Run:
+        """Call `train(device, batch_size)` on a clean card and say what it did with memory.
+
+        An out-of-memory error ends the run, not the notebook: `run.fits` is False. Everything the run allocated is
+        gone afterwards unless a name outside `train` still holds it (`run.left_behind`). Raises TypeError or
+        ValueError for a bad batch size, RuntimeError when trainable parameters exist and none got a gradient
+        (`expect_gradients=False` allows a forward pass alone), and whatever else `train` raises.
+        """
+        check_batch_size(batch_size)
+        if not callable(train):
+            raise TypeError(f"card.run needs a training function train(device, batch_size), got {train!r}.")
+        run = self._measure(train, batch_size)
+        if expect_gradients and run.fits and run.without_gradient and not run.has_gradients:
+            raise RuntimeError(
+                f"train returned without a backward pass: none of its {len(run.without_gradient)} trainable parameters "
+                "got a gradient, so the run says nothing about training. Call loss.backward() and optimizer.step(), "
+                "or pass expect_gradients=False to measure a forward pass.")
+        return run
+
+    def max_batch_size(self, train, limit: int = 4096) -> int:
+        """The largest batch size that fits, by doubling and bisection; 0 when batch 1 does not fit, at most `limit`."""
+        fits, fails = 0, 1
+        while fails <= limit and self.run(train, fails).fits:
+            fits, fails = fails, fails * 2
+        while fails - fits > 1 and fits < limit:
+            middle = (fits + fails) // 2
+            if self.run(train, middle).fits:
+                fits = middle
+            else:
+                fails = middle
+        return min(fits, limit)
+
+
+def check_batch_size(batch_size) -> None:
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool):
+        raise TypeError(f"batch_size must be a whole number, got {batch_size!r}.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+
+
+def call_and_forget(train, device, batch_size: int) -> str | None:
+    """Call `train` and drop what it returns; the message of an out-of-memory error, if there was one.
+
+    The traceback of an error holds the frames of `train`, and they hold its tensors: their names are cleared, so
+    that the memory is free when this returns or raises.
+    """
+    try:
+        train(device, batch_size)
+    except torch.OutOfMemoryError as error:
+        forget(error)
+        return str(error)
+    except BaseException as error:
+        forget(error)
+        raise
+    return None
+
+
+def forget(error: BaseException) -> None:
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def finish(card, recorder: Recorder, batch_size: int, error: str | None, **measured) -> Run:
+    """The `Run` of what `recorder` saw."""
+    timeline = recorder.timeline()
+    return Run(card_name=card.name, is_simulated=card.is_simulated, capacity=card.capacity, batch_size=batch_size,
+               fits=error is None, error=error, timeline=timeline, live_at_peak=recorder.live_at(timeline.peak),
+               request=recorder.request, flops=recorder.flops, without_gradient=recorder.missing_gradients(),
+               has_gradients=bool(recorder.with_gradient), **measured)

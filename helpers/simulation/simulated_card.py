@@ -1,0 +1,93 @@
+"""A CUDA card that needs no GPU: PyTorch's own code on tensors without data, and a model of the caching allocator."""
+
+import gc
+
+import torch
+
+from helpers.card import Card, call_and_forget, finish
+from helpers.cards import CardSpec
+from helpers.recorder import Recorder
+from helpers.run import Run, TensorRecord, format_bytes
+from helpers.simulation.caching_allocator import CachingAllocator, SimulatedDriver
+from helpers.simulation.sim_device import simulation
+
+
+class SimulatedCard(Card):
+    """`CardSpec` as a card: capacity and kernels of that card, sizes that CUDA would allocate, no data.
+
+    leave_out: parts of the simulation to switch off, to see what each is worth: "workspaces", "in-place writes", and
+    what `simulation` knows ("autocast lists", "attention kernels", "foreach").
+    """
+
+    is_simulated = True
+
+    def __init__(self, spec: CardSpec, capacity: int | None = None, expandable_segments: bool = False, leave_out=()):
+        self.spec, self.name, self.leave_out = spec, f"simulated {spec.name}", frozenset(leave_out)
+        self.capacity = spec.capacity if capacity is None else capacity
+        self.allocator = CachingAllocator(SimulatedDriver(self.capacity), expandable_segments)
+        self.workspaces = []
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("sim")
+
+    @property
+    def allocated(self) -> int:
+        return self.allocator.allocated
+
+    @property
+    def reserved(self) -> int:
+        return self.allocator.reserved
+
+    @property
+    def device_used(self) -> int:
+        """Bytes in use on the whole card, as nvidia-smi would show them: PyTorch's segments and the CUDA context."""
+        return self.spec.context + self.allocator.reserved
+
+    def empty_cache(self) -> None:
+        """Give cached memory that no tensor uses back to the driver, as `torch.cuda.empty_cache()` does."""
+        self.allocator.empty_cache()
+
+    def _clean(self) -> int:
+        """Bytes still held after everything that can go is gone."""
+        for block in self.workspaces:
+            self.allocator.free(block)
+        self.workspaces = []
+        if self.allocator.allocated:
+            gc.collect()
+        self.allocator.empty_cache()
+        self.allocator.reset_peaks()
+        return self.allocator.allocated
+
+    def _measure(self, train, batch_size: int) -> Run:
+        before = self._clean()
+        calls, retries = self.allocator.driver_calls, self.allocator.retries
+        recorder = Recorder("sim", self.allocator, 0 if "workspaces" in self.leave_out else self.spec.workspace,
+                            "in-place writes" not in self.leave_out, self._out_of_memory)
+        modelled = self.leave_out - {"workspaces", "in-place writes"}
+        try:
+            with simulation(self.spec.compute_capability, modelled), recorder:
+                error = call_and_forget(train, self.device, batch_size)
+        finally:
+            self.workspaces += [birth.block for birth in recorder.workspaces.values() if birth.block is not None]
+        held = sum(block.size for block in self.workspaces)
+        if self.allocator.allocated - held > before:
+            gc.collect()
+        return finish(self, recorder, batch_size, error, peak_allocated=self.allocator.peak_allocated,
+                      peak_reserved=self.allocator.peak_reserved, seconds=None,
+                      left_behind=self.allocator.allocated - held - before,
+                      driver_calls=self.allocator.driver_calls - calls, retries=self.allocator.retries - retries)
+
+    def _out_of_memory(self, error, request: TensorRecord) -> torch.OutOfMemoryError:
+        """PyTorch's own wording (c10/cuda/CUDACachingAllocator.cpp), and which module asked."""
+        reserved, allocated = self.allocator.reserved, self.allocator.allocated
+        used = self.spec.total - self.capacity + reserved
+        where = f"`{request.module}`" if request.module else f"the {request.phase}"
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory (simulated). Tried to allocate {format_bytes(error.segment)}. GPU 0 ({self.name}) has a "
+            f"total capacity of {format_bytes(self.spec.total)} of which {format_bytes(self.spec.total - used)} is free. "
+            f"Including non-PyTorch memory, this process has {format_bytes(used)} memory in use. Of the allocated memory "
+            f"{format_bytes(allocated)} is allocated by PyTorch, and {format_bytes(reserved - allocated)} is reserved by "
+            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
+            f"Asked for by {where}: {request.operator} {list(request.shape)} {request.dtype}.")
