@@ -214,7 +214,12 @@ class Recorder(TorchDispatchMode):
                 birth = Birth("", "cuBLAS workspace", (self.workspace,), torch.uint8, self.phase, "temporaries")
                 self.workspaces[backward] = birth
                 self.take(birth, self.workspace)
-        out = func(*args, **(kwargs or {}))
+        try:
+            out = func(*args, **(kwargs or {}))
+        except torch.OutOfMemoryError:  # a real card: PyTorch does not say for which tensor
+            birth = Birth(self.modules[-1] if self.modules else "", str(func), (), "unknown dtype", self.phase, "temporaries")
+            self.request, self.last_event = birth.record(), len(self.events) - 1
+            raise
         if func._overloadpacket in flop_registry:
             self.flops += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out)
         if self.allocator is not None and self.in_place and func in IN_PLACE and self.inherits(args[0], out, func):

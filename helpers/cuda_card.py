@@ -1,0 +1,101 @@
+"""The CUDA card of this machine, held to the reference card's capacity, measured by PyTorch's own counters."""
+
+import gc
+import statistics
+import time
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from helpers.card import Card, call_and_forget, finish
+from helpers.cards import CardSpec
+from helpers.recorder import Recorder
+from helpers.run import GiB, Run
+
+
+class CudaCard(Card):
+    """The first CUDA GPU, capped so that batch 4 fails on an 80 GB card as it does on a 24 GB one; says so in print.
+
+    capacity: bytes that PyTorch may reserve; default the capacity of `spec`, or what this GPU has free if that is less.
+    Peaks are `torch.cuda.max_memory_allocated` and `max_memory_reserved` of a call of `train` that nobody watches:
+    under a dispatch mode autograd accumulates gradients out of place. A second, recorded call gives roles and timeline.
+    """
+
+    is_simulated = False
+
+    def __init__(self, spec: CardSpec, capacity: int | None = None):
+        self.spec, self.device, self.name = spec, torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
+        free, self.total = torch.cuda.mem_get_info()
+        usable = free + torch.cuda.memory_reserved()
+        wanted = spec.capacity if capacity is None else capacity
+        self.capacity = min(wanted, usable)
+        torch.cuda.set_per_process_memory_fraction(self.capacity / self.total)
+        held = f"held to the {self.capacity / GiB:.2f} GiB that PyTorch has on an {spec.name}" if self.capacity == wanted else (
+            f"with {self.capacity / GiB:.2f} GiB free for PyTorch, less than an {spec.name} has")
+        print(f"{self.name}, {self.total / GiB:.2f} GiB, {held}.")
+
+    @property
+    def allocated(self) -> int:
+        return torch.cuda.memory_allocated()
+
+    @property
+    def reserved(self) -> int:
+        return torch.cuda.memory_reserved()
+
+    @property
+    def device_used(self) -> int:
+        """Bytes in use on the whole card, by every process, as the driver says."""
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    def empty_cache(self) -> None:
+        """Give cached memory that no tensor uses back to the driver."""
+        torch.cuda.empty_cache()
+
+    def _clean(self) -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()  # kept by PyTorch for the process: a run on a clean card has none
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+
+    def _measure(self, train, batch_size: int) -> Run:
+        before, stats = self._clean(), torch.cuda.memory_stats()
+        seconds = StepTimer()
+        with seconds:
+            error = call_and_forget(train, self.device, batch_size)
+        allocated, reserved, after = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), torch.cuda.memory_stats()
+        counts = {name: after.get(key, 0) - stats.get(key, 0) for name, key in
+                  (("driver_calls", "num_device_alloc"), ("retries", "num_alloc_retries"))}
+        self._clean()
+        recorder = Recorder("cuda", out_of_memory=None)
+        with recorder:
+            recorded_error = call_and_forget(train, self.device, batch_size)
+        left = self._clean() - before
+        return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated, peak_reserved=reserved,
+                      seconds=seconds.median, left_behind=max(left, 0), **counts)
+
+
+class StepTimer:
+    """Seconds from the end of one optimizer step to the end of the next, the card's queue drained at both ends."""
+
+    def __enter__(self):
+        self.ends = []
+        self.hook = register_optimizer_step_post_hook(self._stepped)
+        return self
+
+    def _stepped(self, optimizer, args, kwargs) -> None:
+        torch.cuda.synchronize()
+        self.ends.append(time.perf_counter())
+
+    def __exit__(self, *error) -> None:
+        self.hook.remove()
+
+    @property
+    def median(self) -> float | None:
+        """None when there were fewer than two optimizer steps."""
+        gaps = [end - start for start, end in zip(self.ends, self.ends[1:], strict=False)]
+        return statistics.median(gaps) if gaps else None
+
+

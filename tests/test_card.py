@@ -1,0 +1,118 @@
+"""The simulated card: the story of the series, recovery after an error, and one clear sentence for bad input."""
+
+import json
+import pathlib
+import time
+
+import pytest
+import torch
+
+from helpers import GiB, open_card
+from tests.rungs import RUNGS, training_function
+
+BYTES = pathlib.Path(__file__).parent / "data" / "cuda_dispatch_rungs.json"
+
+
+@pytest.fixture(scope="module")
+def card():
+    return open_card("RTX 3090", kind="simulated")
+
+
+def small(device, batch_size):
+    """Two steps of a small model."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(batch_size, 64, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, 9.6), (2, 15.0), (3, 20.5)])
+def test_small_batches_fit(card, batch_size, expected):
+    run = card.run(training_function(), batch_size)
+    assert run.fits and run.error is None
+    assert run.peak_allocated / GiB == pytest.approx(expected, rel=0.02)
+    assert sum(run.roles_at_peak.values()) == run.peak_allocated
+    assert run.left_behind == 0
+
+
+def test_batch_4_runs_out_of_memory_and_says_where(card):
+    run = card.run(training_function(), 4)
+    assert not run.fits
+    assert run.error.startswith("CUDA out of memory (simulated). Tried to allocate ")
+    assert "Of the allocated memory" in run.error and "is reserved by PyTorch but unallocated" in run.error
+    assert run.request.module.startswith("blocks.") and run.request.module in run.error
+    assert run.culprits[0].role == "activations" and run.culprits[0].module.startswith("blocks.")
+    assert run.left_behind == 0
+    time.sleep(0.25)
+    assert card.run(small, 2).fits
+
+
+def test_batch_4_fits_on_a_larger_card():
+    run = open_card("A100 40GB", kind="simulated").run(training_function(), 4)
+    assert run.fits and run.peak_allocated / GiB == pytest.approx(26.0, rel=0.02)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_peaks_equal_cuda_dispatch_to_the_byte(name):
+    expected = json.loads(BYTES.read_text())["peaks"][name]  # made by tests/cuda_dispatch_rungs.py
+    run = open_card("A100 40GB", kind="simulated", capacity=1 << 40).run(training_function(**RUNGS[name]), 4)
+    assert (run.peak_allocated, run.peak_reserved) == (expected["allocated"], expected["reserved"])
+
+
+@pytest.mark.parametrize(("batch_size", "error", "message"), [
+    (0, ValueError, "at least 1, got 0"), (-1, ValueError, "at least 1, got -1"), ("4", TypeError, "whole number, got '4'"),
+    (True, TypeError, "whole number")])
+def test_a_bad_batch_size_is_one_sentence(card, batch_size, error, message):
+    with pytest.raises(error, match=message):
+        card.run(small, batch_size)
+    assert card.run(small, 2).fits
+
+
+def test_an_unknown_card_lists_the_known_ones():
+    with pytest.raises(ValueError, match="Known cards: RTX 3060 12GB, T4, RTX 3090"):
+        open_card("RTX 9999", kind="simulated")
+
+
+def test_a_run_without_a_backward_pass_says_so(card):
+    def forward_only(device, batch_size):
+        torch.nn.Linear(8, 8).to(device)(torch.randn(batch_size, 8, device=device))
+
+    with pytest.raises(RuntimeError, match="without a backward pass"):
+        card.run(forward_only, 2)
+    assert card.run(forward_only, 2, expect_gradients=False).fits
+    assert card.run(small, 2).fits
+
+
+def test_an_error_whose_traceback_holds_tensors_leaves_nothing(card):
+    kept = []
+
+    def fails(device, batch_size):
+        big = torch.zeros(2**28, device=device)
+        try:
+            raise KeyError(float(big.numel()))
+        except KeyError as error:
+            kept.append(error)
+            raise
+
+    with pytest.raises(KeyError):
+        card.run(fails, 2)
+    assert card.run(small, 2).left_behind == 0 and card.allocated < GiB
+
+
+def test_what_a_name_outside_still_holds_is_reported(card):
+    kept = []
+
+    def leaks(device, batch_size):
+        kept.append(torch.zeros(2**20, device=device))
+        small(device, batch_size)
+
+    assert card.run(leaks, 2).left_behind == 4 * 2**20
+    kept.clear()
+    assert card.run(small, 2).left_behind == 0
+
+
+def test_max_batch_size(card):
+    largest = card.max_batch_size(training_function())
+    assert largest == 3
