@@ -79,9 +79,9 @@ def _autocast_kernels() -> list:
     fallthrough = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
     fallthrough.fallback(torch.library.fallthrough_kernel)
     library = torch.library.Library("aten", "IMPL")
-    for name in "linear matmul mm bmm addmm baddbmm scaled_dot_product_attention".split():
+    for name in ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention"]:
         library.impl(name, policy(getattr(aten, name).default), "AutocastPrivateUse1")
-    for name in "layer_norm native_layer_norm nll_loss nll_loss_nd".split():
+    for name in ["layer_norm", "native_layer_norm", "nll_loss", "nll_loss_nd"]:
         library.impl(name, policy(getattr(aten, name).default, torch.float32), "AutocastPrivateUse1")
     library.impl("softmax.int", softmax(aten._softmax.default), "AutocastPrivateUse1")
     library.impl("log_softmax.int", softmax(aten._log_softmax.default), "AutocastPrivateUse1")
