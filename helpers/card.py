@@ -107,5 +107,5 @@ def finish(card, recorder: Recorder, batch_size: int, error: str | None, **measu
     timeline = recorder.timeline()
     return Run(card_name=card.name, is_simulated=card.is_simulated, capacity=card.capacity, batch_size=batch_size,
                fits=error is None, error=error, timeline=timeline, live_at_peak=recorder.live_at(timeline.peak),
-               request=recorder.request, flops=recorder.flops, without_gradient=recorder.missing_gradients(),
-               has_gradients=bool(recorder.with_gradient), **measured)
+               request=recorder.request, flops=recorder.flops, without_gradient=recorder.roles.without_gradient,
+               has_gradients=bool(recorder.roles.with_gradient), **measured)
