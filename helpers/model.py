@@ -97,21 +97,21 @@ class FusionConfig:
     def for_card(cls, capacity: int) -> "FusionConfig":
         """The reference model with fewer blocks on a smaller card, so that batch 2 trains and batch 4 does not.
 
-        capacity: bytes that PyTorch may use; from 17.4 GiB on the answer is the reference model. Width and sequence
+        capacity: bytes that PyTorch may use; from 17 GiB on the answer is the reference model. Width and sequence
         stay, so the tensors of a block keep their size. In float32 with AdamW, batch 2 reserves about 1.65 GiB a block
-        and 1 GiB besides; with 7 % to spare that is 1.8 and 1.2. Two blocks are too few and three too many between
-        5.5 and 6.6 GiB: there a document has 4 pages. Batch 4 needs at least 7 % more than the card has, up to the
-        reference capacity of 22.5 GiB. Raises ValueError below 4.8 GiB.
+        and 1 GiB besides; with 7 % to spare that is 1.75 and 1.25. Two blocks are too few and three too many between
+        5.5 and 6.5 GiB: there a document has 4 pages. Batch 4 needs at least 7 % more than the card has, up to the
+        reference capacity of 22.5 GiB. Raises ValueError below 4.75 GiB.
         """
         if not isinstance(capacity, (int, float)) or isinstance(capacity, bool):
             raise TypeError(f"capacity must be a number of bytes, got {capacity!r}.")
         gib = capacity / GiB
-        if gib < 4.8:
-            raise ValueError(f"The reference model needs a card with at least 4.8 GiB for PyTorch, got {capacity} bytes "
+        if gib < 4.75:
+            raise ValueError(f"The reference model needs a card with at least 4.75 GiB for PyTorch, got {capacity} bytes "
                              f"({gib:.2f} GiB).")
-        if 5.5 <= gib < 6.6:
+        if 5.5 <= gib < 6.5:
             return cls(depth=3, pages=4)
-        return cls(depth=min(cls.depth, int((gib - 1.2) / 1.8)))
+        return cls(depth=min(cls.depth, int((gib - 1.25) / 1.75)))
 
 
 def check_whole_number(name: str, value) -> None:

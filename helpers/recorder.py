@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):
         try:
             out = func(*args, **kwargs)
         except torch.OutOfMemoryError:  # on a real card; PyTorch does not say for which tensor
-            self._fail(Birth(self.roles.module, str(func.overloadpacket), (), "", self.roles.phase))
+            self._fail(self.roles.new_birth(str(func.overloadpacket), (), ""))
             raise
         if func._overloadpacket in flop_registry:
             self.flops += flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
@@ -68,13 +68,10 @@ class Recorder(TorchDispatchMode):
             if isinstance(value, torch.Tensor) and value.device.type == self.device_type:
                 storage = value.untyped_storage()
                 if storage._cdata not in self.live and storage.nbytes():
-                    birth = self._birth(value, func)
+                    birth = self.roles.new_birth(str(func.overloadpacket), value.shape, value.dtype)
                     self._take(birth, storage.nbytes())
                     self._watch(storage, birth)
         return out
-
-    def _birth(self, tensor, func) -> Birth:
-        return Birth(self.roles.module, str(func.overloadpacket), tensor.shape, tensor.dtype, self.roles.phase)
 
     def _watch(self, storage, birth: Birth) -> None:
         key = storage._cdata
@@ -113,6 +110,7 @@ class Recorder(TorchDispatchMode):
 
     def _release(self, key: int) -> None:
         birth = self.live.pop(key)
+        birth.alive = False
         if self.donor is not None and self.donor[0] == key and self.donor[1] in self.live:
             heir, self.donor = self.live[self.donor[1]], None
             self.now -= birth.size  # one block, no new peak: the old tensor and the new one are the same memory
@@ -132,7 +130,7 @@ class Recorder(TorchDispatchMode):
         if old._cdata not in self.live or storage._cdata in self.live or old.nbytes() != storage.nbytes():
             return False
         self.donor = (old._cdata, storage._cdata, storage.nbytes())
-        self._watch(storage, self._birth(new, func))
+        self._watch(storage, self.roles.new_birth(str(func.overloadpacket), new.shape, new.dtype))
         return True
 
     def _settle(self) -> None:

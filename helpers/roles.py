@@ -21,11 +21,11 @@ RANK = {"temporaries": 0, "activations": 1, "batch": 2, "optimizer state": 3, "g
 class Birth:
     """What is known of one storage: who allocated it, for what, the block it got, and the best role it ever earned."""
 
-    __slots__ = ("block", "dtype", "module", "operator", "phase", "role", "shape", "size")
+    __slots__ = ("alive", "block", "dtype", "module", "operator", "phase", "role", "shape", "size")
 
     def __init__(self, module: str, operator: str, shape, dtype, phase: str):
         self.module, self.operator, self.shape, self.dtype, self.phase = module, operator, shape, dtype, phase
-        self.role, self.block, self.size = "temporaries", None, 0
+        self.role, self.block, self.size, self.alive = "temporaries", None, 0, True
 
     def earn(self, role: str) -> None:
         if RANK[role] > RANK[self.role]:
@@ -45,6 +45,8 @@ class Roles:
     def __init__(self, live: dict[int, Birth], device_type: str):
         self.live, self.device_type = live, device_type
         self.running: list[str] = []  # paths of the modules that are running, outermost first
+        self.recomputed: list[list[Birth]] = []  # for each of them what it allocated, if checkpointing runs it in backward
+        self.backward_of = ""
         self.names = weakref.WeakKeyDictionary()
         self.parameters: dict[int, tuple[str, weakref.ref]] = {}
         self.with_gradient: set[int] = set()
@@ -61,7 +63,10 @@ class Roles:
 
     @property
     def module(self) -> str:
-        return self.running[-1] if self.running else ""
+        """Path of the module that is running; in backward, of the module whose saved tensors were last asked for."""
+        if self.running:
+            return self.running[-1]
+        return self.backward_of if torch._C._current_graph_task_id() >= 0 else ""
 
     @property
     def without_gradient(self) -> tuple[str, ...]:
@@ -84,10 +89,20 @@ class Roles:
                         birth.earn("batch")
             self.started, self.expect_batch = True, False
         self.running.append(self.names[module])
+        self.recomputed.append([])
 
     def _after_module(self, module, args, output) -> None:
         if self.running:
             self.running.pop()
+            for birth in self.recomputed.pop():  # what a recomputed module leaves behind is what backward needs of it
+                if birth.alive:
+                    birth.earn("activations")
+
+    def new_birth(self, operator: str, shape, dtype) -> Birth:
+        birth = Birth(self.module, operator, shape, dtype, self.phase)
+        if self.running and birth.phase == "backward":
+            self.recomputed[-1].append(birth)
+        return birth
 
     def _meet(self, module) -> None:
         for path, child in module.named_modules():
@@ -116,7 +131,11 @@ class Roles:
     def _saved(self, tensor):
         self.earn(tensor, "activations")
         # An output that a node saves would keep the node alive, and the node the output: detached, it does not.
-        return tensor if tensor.grad_fn is None else tensor.detach()
+        return tensor if tensor.grad_fn is None else tensor.detach(), self.module
+
+    def _asked_for(self, saved):
+        tensor, self.backward_of = saved
+        return tensor
 
     def _before_step(self, optimizer, args, kwargs) -> None:
         self.in_optimizer = True
@@ -142,7 +161,7 @@ class Roles:
                     register_optimizer_step_pre_hook(self._before_step),
                     register_optimizer_step_post_hook(self._after_step)):
                 stack.callback(handle.remove)
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, self._asked_for))
             stack.enter_context(self.hooks)
             self.registered = stack.pop_all()
         return self

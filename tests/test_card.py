@@ -49,6 +49,33 @@ def test_batch_4_runs_out_of_memory_and_says_where(card):
     assert card.run(small, 2).fits
 
 
+def test_running_out_in_backward_and_in_the_optimizer_step(card):
+    train = training_function(checkpointing=True)
+    phases = set()
+    for gib in (4.0, 5.0, 6.4, 7.5):
+        small_card = open_card("RTX 3090", kind="simulated", capacity=int(gib * GiB))
+        run = small_card.run(train, 4)
+        assert not run.fits and run.left_behind == 0 and "Asked for by" in run.error
+        assert small_card.run(small, 2).fits
+        phases.add(run.request.phase)
+    assert phases == {"backward", "optimizer step"}
+
+
+@pytest.mark.parametrize("error", [KeyError("broken"), KeyboardInterrupt()])
+def test_an_error_in_backward_reaches_the_reader(card, error):
+    def breaks(device, batch_size):
+        def hook(grad):
+            raise error
+
+        x = torch.nn.Linear(8, 8).to(device)(torch.zeros(batch_size, 8, device=device))
+        x.register_hook(hook)
+        x.sum().backward()
+
+    with pytest.raises(type(error)):
+        card.run(breaks, 2)
+    assert card.run(small, 2).left_behind == 0
+
+
 def test_batch_4_fits_on_a_larger_card():
     run = open_card("A100 40GB", kind="simulated").run(training_function(), 4)
     assert run.fits and run.peak_allocated / GiB == pytest.approx(26.0, rel=0.02)

@@ -7,6 +7,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from helpers.simulation.backward_errors import DeviceGuard, raise_backward_errors
+
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 
@@ -103,7 +105,7 @@ KEPT: list = []  # libraries live as long as the process: they only ever see `si
 
 def register() -> None:
     if not KEPT:
-        _setup_privateuseone_for_python_backend("sim", backend_module=DeviceModule())
+        _setup_privateuseone_for_python_backend("sim", backend_module=DeviceModule(), device_guard=DeviceGuard())
         KEPT.extend(_autocast_kernels())
 
 
@@ -149,4 +151,5 @@ def simulation(capability=(8, 6), leave_out=frozenset()):
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifts)
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
+        stack.enter_context(raise_backward_errors())
         yield mode
