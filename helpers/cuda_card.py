@@ -19,19 +19,23 @@ class CudaCard(Card):
     capacity: bytes that PyTorch may reserve; default the capacity of `spec`, or what this GPU has free if that is less.
     Peaks are `torch.cuda.max_memory_allocated` and `max_memory_reserved` of a call of `train` that nobody watches:
     under a dispatch mode autograd accumulates gradients out of place. A second, recorded call gives roles and timeline.
+    `close()` lifts the cap.
     """
 
     is_simulated = False
 
     def __init__(self, spec: CardSpec, capacity: int | None = None):
-        self.spec, self.device, self.name = spec, torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
+        self.spec, self.name = spec, torch.cuda.get_device_name()
+        self.device = torch.device("cuda", torch.cuda.current_device())
         free, self.total = torch.cuda.mem_get_info()
         usable = free + torch.cuda.memory_reserved()
         wanted = spec.capacity if capacity is None else capacity
         self.capacity = min(wanted, usable)
         torch.cuda.set_per_process_memory_fraction(self.capacity / self.total)
-        held = f"held to the {self.capacity / GiB:.2f} GiB that PyTorch has on an {spec.name}" if self.capacity == wanted else (
-            f"with {self.capacity / GiB:.2f} GiB free for PyTorch, less than an {spec.name} has")
+        if self.capacity == wanted:
+            held = f"held to {self.capacity / GiB:.2f} GiB for PyTorch, as on an {spec.name}"
+        else:
+            held = f"with {self.capacity / GiB:.2f} GiB free for PyTorch, less than on an {spec.name}"
         print(f"{self.name}, {self.total / GiB:.2f} GiB, {held}.")
 
     @property
@@ -52,6 +56,10 @@ class CudaCard(Card):
         """Give cached memory that no tensor uses back to the driver."""
         torch.cuda.empty_cache()
 
+    def close(self) -> None:
+        """Lift the cap: a forgotten one explains an out-of-memory error on a card that is nearly empty."""
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
     def _clean(self) -> int:
         gc.collect()
         torch.cuda.synchronize()
@@ -65,7 +73,8 @@ class CudaCard(Card):
         seconds = StepTimer()
         with seconds:
             error = call_and_forget(train, self.device, batch_size)
-        allocated, reserved, after = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), torch.cuda.memory_stats()
+        allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        after = torch.cuda.memory_stats()
         counts = {name: after.get(key, 0) - stats.get(key, 0) for name, key in
                   (("driver_calls", "num_device_alloc"), ("retries", "num_alloc_retries"))}
         self._clean()
@@ -73,8 +82,8 @@ class CudaCard(Card):
         with recorder:
             recorded_error = call_and_forget(train, self.device, batch_size)
         left = self._clean() - before
-        return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated, peak_reserved=reserved,
-                      seconds=seconds.median, left_behind=max(left, 0), **counts)
+        return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated,
+                      peak_reserved=reserved, seconds=seconds.median, left_behind=max(left, 0), **counts)
 
 
 class StepTimer:

@@ -45,7 +45,7 @@ class Roles:
     def __init__(self, live: dict[int, Birth], device_type: str):
         self.live, self.device_type = live, device_type
         self.running: list[str] = []  # paths of the modules that are running, outermost first
-        self.recomputed: list[list[Birth]] = []  # for each of them what it allocated, if checkpointing runs it in backward
+        self.recomputed: list[list[Birth]] = []  # for each, what it allocated if checkpointing runs it
         self.backward_of = ""
         self.names = weakref.WeakKeyDictionary()
         self.parameters: dict[int, tuple[str, weakref.ref]] = {}

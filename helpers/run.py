@@ -38,7 +38,8 @@ class TensorRecord:
 
     def __str__(self) -> str:
         where = self.module or self.phase
-        return f"{format_bytes(self.bytes):>11}  {self.role:<15}  {where}: {self.operator} {list(self.shape)} {self.dtype}"
+        tensor = f"{self.operator} {list(self.shape)} {self.dtype}"
+        return f"{format_bytes(self.bytes):>11}  {self.role:<15}  {where}: {tensor}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""How fast the simulated card is: two AdamW steps of the reference model, beside PyTorch's own MemTracker on the same steps.
+"""How fast the simulated card is: two AdamW steps of the reference model, beside MemTracker on the same steps.
 
     python tests/benchmark.py
 
-MemTracker follows the steps on FakeTensors of the CPU, as its documentation shows. Both are timed in this process, in turn;
-printed are the best of each, their ratio, and the process's peak memory on the host.
+MemTracker, PyTorch's own, follows the steps on FakeTensors of the CPU. Both are timed in this process, in turn; printed
+are the best of each, their ratio, and the process's peak memory on the host.
 """
 
 import pathlib

@@ -1,11 +1,11 @@
 """Peak bytes of every rung on CUDA's own dispatch: makes tests/data/cuda_dispatch_rungs.json.
 
-Needs PyTorch's CUDA build and a `cuda_dispatch` module that runs fake CUDA tensors without a GPU (no kernel runs; what is
-real is the sequence of operators that PyTorch's CUDA build dispatches). Run it with that module's runner:
+Needs PyTorch's CUDA build and a `cuda_dispatch` module that runs fake CUDA tensors without a GPU: no kernel runs; what
+is real is the sequence of operators that PyTorch's CUDA build dispatches. Run it with that module's runner:
 
     run tests/cuda_dispatch_rungs.py > tests/data/cuda_dispatch_rungs.json
 
-The allocator and the recorder are the project's own; the dispatch, the autocast lists and the attention kernels are CUDA's.
+Allocator and recorder are the project's own; the dispatch, the autocast lists and the attention kernels are CUDA's.
 """
 
 import functools
@@ -40,7 +40,7 @@ class DispatchRecorder(Recorder):
 # On fake CUDA tensors the optimizer's default is the for-loop; on real ones it is foreach.
 adamw = functools.partial(torch.optim.AdamW, foreach=True)
 torch.nn.Module.to = lambda module, device: module  # already there: fake parameters cannot be swapped
-torch.cuda.is_bf16_supported = lambda *args, **kwargs: True  # compute capability 8.6 has it; the question needs a driver
+torch.cuda.is_bf16_supported = lambda *args, **kwargs: True  # true of compute capability 8.6; asking needs a driver
 spec, peaks = CARDS["RTX 3090"], {}
 for name, options in RUNGS.items():
     allocator = CachingAllocator(SimulatedDriver(1 << 40))

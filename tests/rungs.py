@@ -1,4 +1,4 @@
-"""The rungs of the ladder as training functions: what the byte tests run, on the simulated card and on CUDA's dispatch."""
+"""The rungs of the ladder as training functions: what the byte tests run, simulated and on CUDA's dispatch."""
 
 import contextlib
 import dataclasses
@@ -19,8 +19,9 @@ class CheckpointedTransformer(FusionTransformer):
         return h
 
 
-def training_function(amp=None, checkpointing=False, fusion="concat", attention="eager", accumulate=1, make_optimizer=torch.optim.AdamW):
-    """Two optimizer steps of the reference model. amp: None, torch.float16 (with GradScaler and clipping) or torch.bfloat16."""
+def training_function(amp=None, checkpointing=False, fusion="concat", attention="eager", accumulate=1,
+                      make_optimizer=torch.optim.AdamW):
+    """Two optimizer steps of the reference model. amp: None, torch.float16 (with GradScaler) or torch.bfloat16."""
     config = dataclasses.replace(FusionConfig(), fusion=fusion, attention=attention)
 
     def train(device, batch_size):
@@ -57,5 +58,6 @@ RUNGS = {
     "sdpa": {"attention": "sdpa"},
     "amp fp16 + sdpa": {"amp": torch.float16, "attention": "sdpa"},
     "amp fp16 + checkpointing + sdpa": {"amp": torch.float16, "checkpointing": True, "attention": "sdpa"},
-    "amp fp16 + checkpointing + project-features": {"amp": torch.float16, "checkpointing": True, "fusion": "project-features"},
+    "amp fp16 + checkpointing + project-features": {
+        "amp": torch.float16, "checkpointing": True, "fusion": "project-features"},
 }

@@ -89,8 +89,8 @@ def test_peaks_equal_cuda_dispatch_to_the_byte(name):
 
 
 @pytest.mark.parametrize(("batch_size", "error", "message"), [
-    (0, ValueError, "at least 1, got 0"), (-1, ValueError, "at least 1, got -1"), ("4", TypeError, "whole number, got '4'"),
-    (True, TypeError, "whole number")])
+    (0, ValueError, "at least 1, got 0"), (-1, ValueError, "at least 1, got -1"),
+    ("4", TypeError, "whole number, got '4'"), (True, TypeError, "whole number")])
 def test_a_bad_batch_size_is_one_sentence(card, batch_size, error, message):
     with pytest.raises(error, match=message):
         card.run(small, batch_size)

@@ -7,9 +7,11 @@ def make_run(**changes) -> Run:
     live = [TensorRecord("blocks.0", "aten.mm", (4, 4), "float32", 3 * GiB, "activations", "forward"),
             TensorRecord("head", "aten.mm", (4,), "float32", GiB, "parameters", "setup")]
     empty = Timeline([], [], {role: [] for role in ROLES}, None, 0)
-    fields = {"card_name": "test", "is_simulated": True, "capacity": 8 * GiB, "batch_size": 2, "fits": True, "error": None,
-                  "peak_allocated": 4 * GiB, "peak_reserved": 5 * GiB, "timeline": empty, "live_at_peak": live, "request": None, "flops": 0,
-                  "seconds": None, "left_behind": 0, "without_gradient": (), "has_gradients": True, "driver_calls": 1, "retries": 0}
+    fields = {
+        "card_name": "test", "is_simulated": True, "capacity": 8 * GiB, "batch_size": 2, "fits": True, "error": None,
+        "peak_allocated": 4 * GiB, "peak_reserved": 5 * GiB, "timeline": empty, "live_at_peak": live, "request": None,
+        "flops": 0, "seconds": None, "left_behind": 0, "without_gradient": (), "has_gradients": True,
+        "driver_calls": 1, "retries": 0}
     return Run(**{**fields, **changes})
 
 
@@ -22,9 +24,11 @@ def test_roles_at_peak_sum_the_live_tensors():
 def test_a_run_prints_as_one_sentence():
     assert str(make_run()) == "batch 2: fits, peak 4.00 GiB allocated, 5.00 of 8.00 GiB reserved"
     request = TensorRecord("blocks.1", "aten.mm", (4,), "float32", 560 * MiB, "temporaries", "forward")
-    assert "OUT OF MEMORY with 4.00 GiB allocated, asked for 560.00 MiB more" in str(make_run(fits=False, request=request))
+    failed = str(make_run(fits=False, request=request))
+    assert "OUT OF MEMORY with 4.00 GiB allocated, asked for 560.00 MiB more" in failed
     assert "still held" in str(make_run(left_behind=GiB))
 
 
 def test_bytes_print_as_pytorch_prints_them():
-    assert [format_bytes(n) for n in (512, 1536, 20 * MiB, int(22.5 * GiB))] == ["512 bytes", "1.50 KiB", "20.00 MiB", "22.50 GiB"]
+    sizes = [format_bytes(size) for size in (512, 1536, 20 * MiB, int(22.5 * GiB))]
+    assert sizes == ["512 bytes", "1.50 KiB", "20.00 MiB", "22.50 GiB"]
