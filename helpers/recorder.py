@@ -49,6 +49,9 @@ class Recorder(TorchDispatchMode):
         super().__exit__(*error)
         self.roles.__exit__(*error)
         self._settle()
+        for key, birth in list(self.live.items()):
+            if not birth.watch.alive:  # an interrupt came in the middle of its release
+                self._release(key)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -76,7 +79,8 @@ class Recorder(TorchDispatchMode):
     def _watch(self, storage, birth: Birth) -> None:
         key = storage._cdata
         self.live[key] = birth
-        weakref.finalize(storage, self._release, key).atexit = False
+        birth.watch = weakref.finalize(storage, self._release, key)
+        birth.watch.atexit = False
 
     def _take(self, birth: Birth, nbytes: int) -> None:
         if self.allocator is None:

@@ -21,7 +21,7 @@ RANK = {"temporaries": 0, "activations": 1, "batch": 2, "optimizer state": 3, "g
 class Birth:
     """What is known of one storage: who allocated it, for what, the block it got, and the best role it ever earned."""
 
-    __slots__ = ("alive", "block", "dtype", "module", "operator", "phase", "role", "shape", "size")
+    __slots__ = ("alive", "block", "dtype", "module", "operator", "phase", "role", "shape", "size", "watch")
 
     def __init__(self, module: str, operator: str, shape, dtype, phase: str):
         self.module, self.operator, self.shape, self.dtype, self.phase = module, operator, shape, dtype, phase

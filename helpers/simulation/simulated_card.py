@@ -81,13 +81,15 @@ class SimulatedCard(Card):
     def _out_of_memory(self, error, request: TensorRecord) -> torch.OutOfMemoryError:
         """PyTorch's own wording (c10/cuda/CUDACachingAllocator.cpp), and which module asked."""
         reserved, allocated = self.allocator.reserved, self.allocator.allocated
-        used = self.spec.total - self.capacity + reserved
+        used = max(self.spec.total - self.capacity, 0) + reserved
         where = f"`{request.module}`" if request.module else f"the {request.phase}"
+        total = max(self.spec.total, self.capacity)
         return torch.OutOfMemoryError(
-            f"CUDA out of memory (simulated). Tried to allocate {format_bytes(error.segment)}. GPU 0 ({self.name}) has a "
-            f"total capacity of {format_bytes(self.spec.total)} of which {format_bytes(self.spec.total - used)} is free. "
-            f"Including non-PyTorch memory, this process has {format_bytes(used)} memory in use. Of the allocated memory "
-            f"{format_bytes(allocated)} is allocated by PyTorch, and {format_bytes(reserved - allocated)} is reserved by "
-            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
+            f"CUDA out of memory (simulated). Tried to allocate {format_bytes(error.segment)}. "
+            f"GPU 0 ({self.name}) has a total capacity of {format_bytes(total)} "
+            f"of which {format_bytes(total - used)} is free. "
+            f"Including non-PyTorch memory, this process has {format_bytes(used)} memory in use. "
+            f"Of the allocated memory {format_bytes(allocated)} is allocated by PyTorch, "
+            f"and {format_bytes(reserved - allocated)} is reserved by PyTorch but unallocated. "
+            "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
             f"Asked for by {where}: {request.operator} {list(request.shape)} {request.dtype}.")
