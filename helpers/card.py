@@ -7,7 +7,7 @@ import torch
 
 from helpers.cards import find_card
 from helpers.recorder import Recorder
-from helpers.run import Run
+from helpers.run import Run, check_whole_number
 
 
 def open_card(name: str = "RTX 3090", kind: str | None = None, capacity: int | None = None,
@@ -47,7 +47,7 @@ class Card:
         ValueError for a bad batch size, RuntimeError when trainable parameters exist and none got a gradient
         (`expect_gradients=False` allows a forward pass alone), and whatever else `train` raises.
         """
-        check_batch_size(batch_size)
+        check_whole_number("batch_size", batch_size)
         if not callable(train):
             raise TypeError(f"card.run needs a training function train(device, batch_size), got {train!r}.")
         run = self._measure(train, batch_size)
@@ -70,13 +70,6 @@ class Card:
             else:
                 fails = middle
         return min(fits, limit)
-
-
-def check_batch_size(batch_size) -> None:
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool):
-        raise TypeError(f"batch_size must be a whole number, got {batch_size!r}.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
 
 
 def call_and_forget(train, device, batch_size: int) -> str | None:

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from helpers.model import FusionConfig, check_whole_number
+from helpers.model import FusionConfig
+from helpers.run import check_whole_number
 
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 SIGNAL = 0.5  # size of the signal beside noise of size 1
@@ -32,7 +33,7 @@ def make_batch(config: FusionConfig, batch_size: int, device="cpu", seed: int | 
 
 
 def direction(number: torch.Tensor, dim: int) -> torch.Tensor:
-    """[B] whole numbers to [B, dim] directions, nearly orthogonal for different numbers: sines of different frequency."""
+    """[B] whole numbers to [B, dim] directions: sines, nearly orthogonal for different numbers."""
     index = torch.arange(1, dim + 1, device=number.device)
     return torch.sin(GOLDEN_ANGLE * (number[:, None] + 1) * index)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helpers.run import GiB
+from helpers.run import GiB, check_whole_number
 
 FUSIONS = ("concat", "project-features", "project-tokens", "project-add")
 ATTENTIONS = ("eager", "sdpa")
@@ -59,8 +59,8 @@ class FusionConfig:
         if joined % self.heads:
             raise ValueError(f"The joined width {joined} (vit_dim + t5_dim) cannot be divided into {self.heads} heads.")
         if self.width % self.head_width:
-            raise ValueError(f"With fusion {self.fusion!r} the width {self.width} cannot be divided into heads of width "
-                             f"{self.head_width} (vit_dim + t5_dim, divided by heads).")
+            raise ValueError(f"With fusion {self.fusion!r} the width {self.width} cannot be divided into heads of "
+                             f"{self.head_width} features (vit_dim + t5_dim, divided by heads).")
 
     @property
     def projected(self) -> int:
@@ -98,8 +98,8 @@ class FusionConfig:
         """The reference model with fewer blocks on a smaller card, so that batch 2 trains and batch 4 does not.
 
         capacity: bytes that PyTorch may use; from 17 GiB on the answer is the reference model. Width and sequence
-        stay, so the tensors of a block keep their size. In float32 with AdamW, batch 2 reserves about 1.65 GiB a block
-        and 1 GiB besides; with 7 % to spare that is 1.75 and 1.25. Two blocks are too few and three too many between
+        stay, so the tensors of a block keep their size. In float32 with AdamW, batch 2 reserves about 1.6 GiB a block
+        and 1.15 GiB besides; with 7 % to spare that is 1.75 and 1.25. Two blocks are too few and three too many between
         5.5 and 6.5 GiB: there a document has 4 pages. Batch 4 needs at least 7 % more than the card has, up to the
         reference capacity of 22.5 GiB. Raises ValueError below 4.75 GiB.
         """
@@ -107,18 +107,11 @@ class FusionConfig:
             raise TypeError(f"capacity must be a number of bytes, got {capacity!r}.")
         gib = capacity / GiB
         if gib < 4.75:
-            raise ValueError(f"The reference model needs a card with at least 4.75 GiB for PyTorch, got {capacity} bytes "
-                             f"({gib:.2f} GiB).")
+            raise ValueError("The reference model needs a card with at least 4.75 GiB for PyTorch, "
+                             f"got {capacity} bytes ({gib:.2f} GiB).")
         if 5.5 <= gib < 6.5:
             return cls(depth=3, pages=4)
         return cls(depth=min(cls.depth, int((gib - 1.25) / 1.75)))
-
-
-def check_whole_number(name: str, value) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
 
 
 class Fusion(nn.Module):

@@ -52,6 +52,7 @@ class Roles:
         self.with_gradient: set[int] = set()
         self.step, self.in_optimizer, self.started, self.expect_batch = 0, False, False, True
         self.hooks = contextlib.ExitStack()
+        self.at_each_module = lambda: None
 
     @property
     def phase(self) -> str:
@@ -80,6 +81,7 @@ class Roles:
                 birth.earn(role)
 
     def _before_module(self, module, args) -> None:
+        self.at_each_module()
         if module not in self.names:
             self._meet(module)
         if not self.running and self.phase != "backward":
@@ -138,6 +140,7 @@ class Roles:
         return tensor
 
     def _before_step(self, optimizer, args, kwargs) -> None:
+        self.at_each_module()
         self.in_optimizer = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:

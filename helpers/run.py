@@ -20,6 +20,14 @@ def format_bytes(size: int) -> str:
     return f"{size} bytes"
 
 
+def check_whole_number(name: str, value) -> None:
+    """TypeError or ValueError, one sentence, unless `value` is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorRecord:
     """One block of memory and the tensor it was first allocated for.

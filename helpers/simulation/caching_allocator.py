@@ -33,7 +33,8 @@ class Block:
     __slots__ = ("address", "free", "next", "pool", "previous", "size")
 
     def __init__(self, address, size, pool, previous=None, following=None):
-        self.address, self.size, self.pool, self.previous, self.next, self.free = address, size, pool, previous, following, True
+        self.address, self.size, self.pool = address, size, pool
+        self.previous, self.next, self.free = previous, following, True
 
 
 class CachingAllocator:

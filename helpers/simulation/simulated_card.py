@@ -9,6 +9,7 @@ from helpers.cards import CardSpec
 from helpers.recorder import Recorder
 from helpers.run import Run, TensorRecord, format_bytes
 from helpers.simulation.caching_allocator import CachingAllocator, SimulatedDriver
+from helpers.simulation.interrupts import Interrupts
 from helpers.simulation.sim_device import simulation
 
 
@@ -66,7 +67,8 @@ class SimulatedCard(Card):
                             "in-place writes" not in self.leave_out, self._out_of_memory)
         modelled = self.leave_out - {"workspaces", "in-place writes"}
         try:
-            with simulation(self.spec.compute_capability, modelled), recorder:
+            with Interrupts() as interrupts, simulation(self.spec.compute_capability, modelled), recorder:
+                recorder.roles.at_each_module = interrupts.check
                 error = call_and_forget(train, self.device, batch_size)
         finally:
             self.workspaces += [birth.block for birth in recorder.workspaces.values() if birth.block is not None]
@@ -91,5 +93,6 @@ class SimulatedCard(Card):
             f"Including non-PyTorch memory, this process has {format_bytes(used)} memory in use. "
             f"Of the allocated memory {format_bytes(allocated)} is allocated by PyTorch, "
             f"and {format_bytes(reserved - allocated)} is reserved by PyTorch but unallocated. "
-            "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
+            "If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
             f"Asked for by {where}: {request.operator} {list(request.shape)} {request.dtype}.")
