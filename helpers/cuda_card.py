@@ -81,6 +81,7 @@ class CudaCard(Card):
         recorder = Recorder("cuda", out_of_memory=None)
         with recorder:
             recorded_error = call_and_forget(train, self.device, batch_size)
+        recorder.roles.forget_hooks()
         left = self._clean() - before
         return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated,
                       peak_reserved=reserved, seconds=seconds.median, left_behind=max(left, 0), **counts)

@@ -130,6 +130,17 @@ class Roles:
         self.hooks.callback(parameter.register_post_accumulate_grad_hook(accumulated).remove)
         self.parameters[key] = (name, weakref.ref(parameter))
 
+    def forget_hooks(self) -> None:
+        """Drop the gradient hooks of parameters that outlived their run.
+
+        A hook that refers to its own parameter (an optimizer step inside backward does) is a cycle through C++, which
+        Python's garbage collector does not see.
+        """
+        for _, reference in self.parameters.values():
+            parameter = reference()
+            if parameter is not None and parameter._post_accumulate_grad_hooks:
+                parameter._post_accumulate_grad_hooks.clear()
+
     def _saved(self, tensor):
         self.earn(tensor, "activations")
         # An output that a node saves would keep the node alive, and the node the output: detached, it does not.

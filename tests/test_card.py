@@ -140,6 +140,23 @@ def test_what_a_name_outside_still_holds_is_reported(card):
     assert card.run(small, 2).left_behind == 0
 
 
+def test_an_optimizer_step_inside_backward_leaves_nothing(card):
+    def step_in_backward(device, batch_size):
+        layer = torch.nn.Linear(512, 512).to(device)
+        optimizers = {parameter: torch.optim.AdamW([parameter]) for parameter in layer.parameters()}
+
+        def step(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in layer.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        for _ in range(2):
+            layer(torch.randn(batch_size, 512, device=device)).sum().backward()
+
+    assert card.run(step_in_backward, 2).left_behind == 0
+
+
 def test_max_batch_size(card):
     largest = card.max_batch_size(training_function())
     assert largest == 3

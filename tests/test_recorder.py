@@ -64,7 +64,8 @@ def test_a_tensor_names_its_module_and_its_operator(run):
     weights = [record for record in run.live_at_peak if record.shape == (WIDTH, WIDTH) and record.role == "parameters"]
     assert len(weights) == 2
     held = open_card("RTX 3090", kind="simulated").run(lambda device, size: train(device, 2**16, steps=1), 1)
-    assert {("first", "aten.addmm"), ("", "aten.gelu")} <= {(record.module, record.operator) for record in held.culprits}
+    origins = {(tensor.module, tensor.operator) for tensor in held.culprits}
+    assert {("first", "aten.addmm"), ("", "aten.gelu")} <= origins
 
 
 def test_operations_are_counted(card, run):
@@ -83,8 +84,9 @@ def test_accumulated_gradients_are_written_in_place(card):
     """As PyTorch does on a real card: gradients of a second micro-batch add nothing but one passing gradient."""
     run = card.run(lambda device, size: train(device, size, micro_batches=3), BATCH)
     assert max(run.timeline.by_role["gradients"]) == PARAMETERS
-    copies = open_card("RTX 3090", kind="simulated", leave_out=("in-place writes",))
-    assert copies.run(lambda device, size: train(device, size, micro_batches=3), BATCH).peak_allocated >= run.peak_allocated
+    other = open_card("RTX 3090", kind="simulated", leave_out=("in-place writes",))
+    copies = other.run(lambda device, size: train(device, size, micro_batches=3), BATCH)
+    assert copies.peak_allocated >= run.peak_allocated
 
 
 def test_recomputed_activations_are_activations(card):
@@ -115,7 +117,8 @@ def test_nothing_is_left_registered(card, run):
     from torch.nn.modules import module
     from torch.optim import optimizer
 
-    hooks = (module._global_forward_hooks, module._global_forward_pre_hooks, module._global_parameter_registration_hooks,
+    hooks = (module._global_forward_hooks, module._global_forward_pre_hooks,
+             module._global_parameter_registration_hooks,
              optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
     assert not any(hooks)
     assert torch.autograd.is_multithreading_enabled()

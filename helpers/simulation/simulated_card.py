@@ -74,6 +74,7 @@ class SimulatedCard(Card):
             self.workspaces += [birth.block for birth in recorder.workspaces.values() if birth.block is not None]
         held = sum(block.size for block in self.workspaces)
         if self.allocator.allocated - held > before:
+            recorder.roles.forget_hooks()
             gc.collect()
         return finish(self, recorder, batch_size, error, peak_allocated=self.allocator.peak_allocated,
                       peak_reserved=self.allocator.peak_reserved, seconds=None,
