@@ -100,5 +100,7 @@ def finish(card, recorder: Recorder, batch_size: int, error: str | None, **measu
     timeline = recorder.timeline()
     return Run(card_name=card.name, is_simulated=card.is_simulated, capacity=card.capacity, batch_size=batch_size,
                fits=error is None, error=error, timeline=timeline, live_at_peak=recorder.live_at(timeline.peak),
-               request=recorder.request, flops=recorder.flops, without_gradient=recorder.roles.without_gradient,
+               request=recorder.request, flops=recorder.flops,
+               estimated_seconds=recorder.roofline.seconds / max(recorder.roles.step, 1),
+               without_gradient=recorder.roles.without_gradient,
                has_gradients=bool(recorder.roles.with_gradient), **measured)

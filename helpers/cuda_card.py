@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from helpers.card import Card, call_and_forget, finish
 from helpers.cards import CardSpec
 from helpers.recorder import Recorder
+from helpers.roofline import Roofline
 from helpers.run import GiB, Run
 
 
@@ -78,7 +79,7 @@ class CudaCard(Card):
         counts = {name: after.get(key, 0) - stats.get(key, 0) for name, key in
                   (("driver_calls", "num_device_alloc"), ("retries", "num_alloc_retries"))}
         self._clean()
-        recorder = Recorder("cuda", out_of_memory=None)
+        recorder = Recorder("cuda", roofline=Roofline(self.spec, "cuda"))
         with recorder:
             recorded_error = call_and_forget(train, self.device, batch_size)
         recorder.roles.forget_hooks()

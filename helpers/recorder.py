@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from helpers.roles import Birth, Roles
+from helpers.roofline import Roofline
 from helpers.run import ROLES, TensorRecord, Timeline
 
 aten = torch.ops.aten
@@ -25,10 +26,12 @@ class Recorder(TorchDispatchMode):
     where PyTorch does it (real card). workspace: bytes of a cuBLAS workspace, taken through the allocator by the first
     matrix product of the forward thread and by that of the backward thread, and kept
     (aten/src/ATen/cuda/CublasHandlePool.cpp). in_place: see `IN_PLACE`. out_of_memory: makes the exception that the
-    training function gets from the allocator's `MemoryError` and the `TensorRecord` of the request.
+    training function gets from the allocator's `MemoryError` and the `TensorRecord` of the request. roofline: told of
+    every operator.
     """
 
-    def __init__(self, device_type: str, allocator=None, workspace: int = 0, in_place: bool = True, out_of_memory=None):
+    def __init__(self, device_type: str, allocator=None, workspace: int = 0, in_place: bool = True, out_of_memory=None,
+                 roofline: Roofline | None = None):
         super().__init__()
         self.device_type, self.allocator, self.workspace = device_type, allocator, workspace
         self.in_place, self.out_of_memory = in_place and allocator is not None, out_of_memory
@@ -37,6 +40,7 @@ class Recorder(TorchDispatchMode):
         self.events: list[tuple] = []  # (birth, change in bytes, phase, step, reserved bytes)
         self.workspaces: dict[bool, Birth] = {}  # by whether it is the backward thread's
         self.now = self.peak = self.peak_event = self.flops = 0
+        self.roofline = roofline
         self.donor = None  # (storage that may pass on its block, storage that takes it, bytes)
         self.request: TensorRecord | None = None
         self.last_event: int | None = None  # before an out-of-memory error
@@ -63,8 +67,11 @@ class Recorder(TorchDispatchMode):
         except torch.OutOfMemoryError:  # on a real card; PyTorch does not say for which tensor
             self._fail(self.roles.new_birth(str(func.overloadpacket), (), ""))
             raise
-        if func._overloadpacket in flop_registry:
-            self.flops += flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
+        count = flop_registry.get(func._overloadpacket)
+        flops = count(*args, **kwargs, out_val=out) if count else 0
+        self.flops += flops
+        if self.roofline is not None:
+            self.roofline.add(func, args, kwargs, out, flops)
         if self.in_place and func in IN_PLACE and self._inherits(args[0], out, func):
             return out
         for value in tree_iter(out):

@@ -83,6 +83,7 @@ class Run:
     live_at_peak: every tensor alive at the peak, or at the error, largest first; `roles_at_peak` are its sums.
     flops: floating-point operations of matrix products, convolutions and attention, a multiply-add counted as two.
     seconds: median time of an optimizer step without recording; None on a simulated card.
+    estimated_seconds: roofline estimate of an optimizer step (helpers/roofline.py), a lower bound, not a measurement.
     left_behind: bytes that were still held when the run was over and its own names were gone.
     without_gradient: trainable parameters that had no gradient at any optimizer step.
     driver_calls, retries: cudaMalloc calls, and how often cached memory was given back to retry one.
@@ -101,6 +102,7 @@ class Run:
     request: TensorRecord | None
     flops: int
     seconds: float | None
+    estimated_seconds: float
     left_behind: int
     without_gradient: tuple[str, ...]
     has_gradients: bool

@@ -10,7 +10,8 @@ def make_run(**changes) -> Run:
     fields = {
         "card_name": "test", "is_simulated": True, "capacity": 8 * GiB, "batch_size": 2, "fits": True, "error": None,
         "peak_allocated": 4 * GiB, "peak_reserved": 5 * GiB, "timeline": empty, "live_at_peak": live, "request": None,
-        "flops": 0, "seconds": None, "left_behind": 0, "without_gradient": (), "has_gradients": True,
+        "flops": 0, "seconds": None, "estimated_seconds": 0.0,
+        "left_behind": 0, "without_gradient": (), "has_gradients": True,
         "driver_calls": 1, "retries": 0}
     return Run(**{**fields, **changes})
 

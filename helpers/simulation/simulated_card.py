@@ -7,6 +7,7 @@ import torch
 from helpers.card import Card, call_and_forget, finish
 from helpers.cards import CardSpec
 from helpers.recorder import Recorder
+from helpers.roofline import Roofline
 from helpers.run import Run, TensorRecord, format_bytes
 from helpers.simulation.caching_allocator import CachingAllocator, SimulatedDriver
 from helpers.simulation.interrupts import Interrupts
@@ -64,7 +65,8 @@ class SimulatedCard(Card):
         before = self._clean()
         calls, retries = self.allocator.driver_calls, self.allocator.retries
         recorder = Recorder("sim", self.allocator, 0 if "workspaces" in self.leave_out else self.spec.workspace,
-                            "in-place writes" not in self.leave_out, self._out_of_memory)
+                            "in-place writes" not in self.leave_out, self._out_of_memory,
+                            Roofline(self.spec, "sim"))
         modelled = self.leave_out - {"workspaces", "in-place writes"}
         try:
             with Interrupts() as interrupts, simulation(self.spec.compute_capability, modelled), recorder:
