@@ -59,17 +59,33 @@ class Card:
         return run
 
     def max_batch_size(self, train, limit: int = 4096) -> int:
-        """The largest batch size that fits, by doubling and bisection; 0 when batch 1 does not fit, at most `limit`."""
-        fits, fails = 0, 1
-        while fails <= limit and self.run(train, fails).fits:
-            fits, fails = fails, fails * 2
-        while fails - fits > 1 and fits < limit:
-            middle = (fits + fails) // 2
-            if self.run(train, middle).fits:
-                fits = middle
+        """The largest batch size that fits; 0 when batch 1 does not fit, at most `limit`.
+
+        Peaks grow in a straight line, so two small batches say where to look; then doubling or bisection, until a batch
+        size has been run that fits and the next one has been run and does not.
+        """
+        peaks: dict[int, int] = {}
+        fits, fails, misses = 0, limit + 1, 0
+        while fails - fits > 1:
+            guess = max(self._extrapolate(peaks), fits + 1)
+            if guess >= fails and 1 <= misses <= 3:
+                guess = fails - 1  # the cache wastes a little: it often ends one or two short
+            elif guess >= fails or len(peaks) > 4:  # or the line misleads, for a peak that bends
+                guess = (fits + fails) // 2 if fails <= limit else min(2 * fits, limit)
+            run = self.run(train, guess)
+            if run.fits:
+                fits, peaks[guess] = guess, run.peak_allocated
             else:
-                fails = middle
-        return min(fits, limit)
+                fails, misses = guess, misses + 1
+        return fits
+
+    def _extrapolate(self, peaks: dict[int, int]) -> int:
+        """The batch size at which the line through the last two peaks reaches the capacity."""
+        if len(peaks) < 2:
+            return 1 + len(peaks)
+        (small, low), (large, high) = list(peaks.items())[-2:]
+        slope = (high - low) / (large - small)
+        return large + int((self.capacity - high) / slope) if slope > 0 else 2 * large
 
 
 def call_and_forget(train, device, batch_size: int) -> str | None:

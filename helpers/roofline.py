@@ -1,8 +1,8 @@
 """An estimate of how long a card computes: each operator takes as long as its arithmetic or its memory traffic.
 
 The roofline model (Williams, Waterman and Patterson, 2009): seconds = max(operations / peak operations a second, bytes
-moved / bandwidth), summed over operators. It is a lower bound that no real card reaches: launches, caches, and shapes that
-fill a chip badly are not in it. Use it to compare, never as a measurement.
+moved / bandwidth), summed over operators. It is a lower bound that no real card reaches: launches, caches, and shapes
+that fill a chip badly are not in it. Use it to compare, never as a measurement.
 """
 
 import functools
@@ -20,7 +20,7 @@ def moves_nothing(func) -> bool:
     """Whether the operator only makes a view, or memory that it does not fill."""
     views = any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
     asks = func.namespace == "prim"  # where a tensor lives, and the like
-    return views or asks or func._schema.name in ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
+    return views or asks or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "new_empty")
 
 
 class Roofline:

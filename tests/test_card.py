@@ -157,6 +157,25 @@ def test_an_optimizer_step_inside_backward_leaves_nothing(card):
     assert card.run(step_in_backward, 2).left_behind == 0
 
 
-def test_max_batch_size(card):
-    largest = card.max_batch_size(training_function())
-    assert largest == 3
+@pytest.mark.parametrize("options", [{}, {"amp": torch.float16, "fusion": "project-add"}])
+def test_max_batch_size_is_the_last_that_fits(card, options):
+    train = training_function(**options)
+    sizes = []
+    largest = card.max_batch_size(lambda device, size: (sizes.append(size), train(device, size)))
+    assert card.run(train, largest).fits and not card.run(train, largest + 1).fits
+    assert {largest, largest + 1} <= set(sizes) and len(sizes) <= 8
+
+
+def test_max_batch_size_where_the_line_misleads(card):
+    def curved(device, batch_size):
+        torch.empty(batch_size**3, 2**20, dtype=torch.uint8, device=device)
+
+    def flat(device, batch_size):
+        torch.empty(2**20, device=device)
+
+    def too_large(device, batch_size):
+        torch.empty(2**40, device=device)
+
+    assert card.max_batch_size(curved) == 28  # 28^3 MiB is 21.4 GiB, 29^3 is 23.8
+    assert card.max_batch_size(flat, limit=100) == 100
+    assert card.max_batch_size(too_large) == 0
