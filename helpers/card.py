@@ -16,6 +16,7 @@ def open_card(name: str = "RTX 3090", kind: str | None = None, capacity: int | N
 
     name: which card to be (or, on a GPU, which card's capacity to keep to). kind: "cuda" or "simulated" decides;
     else the environment variable CARD does. capacity: bytes that PyTorch may reserve, instead of the card's own.
+    expandable_segments, leave_out (parts of the simulation to switch off, see `SimulatedCard`): simulated card only.
     Raises ValueError for an unknown name or kind, RuntimeError for kind "cuda" where there is no GPU.
     """
     spec = find_card(name)

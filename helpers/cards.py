@@ -53,6 +53,8 @@ CARDS = {card.name: card for card in (
     spec("A100 80GB", 79.15, 0.47, 0.0, (8, 0), 19.5, 312.0, 2039),
     spec("H100 80GB", 79.11, 0.55, 0.0, (9, 0), 66.9, 989.0, 3350),
     spec("H200", 139.80, 0.55, 0.0, (9, 0), 66.9, 989.0, 4800),
+    # 16160 MiB and a context of 1343 MiB: measured in 2022 (see tests/data/published_peaks.json); today's is smaller.
+    spec("V100 16GB", 15.782, 1.312, 0.0, (7, 0), 15.7, 125.0, 900),
 )}
 
 

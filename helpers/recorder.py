@@ -3,6 +3,7 @@
 import weakref
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -16,6 +17,7 @@ aten = torch.ops.aten
 # In backward, PyTorch writes these into a tensor that nobody else holds, except when it meets tensor subclasses
 # such as FakeTensors: then the result is a new tensor. Here the new one takes over the block of the old one.
 IN_PLACE = {aten.add.Tensor, aten.scatter.src, aten.scatter_add.default, aten.index_put.default, aten.index_add.default}
+PRIM_DEVICE = torch.ops.prim.device.default
 MATRIX_PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.addbmm.default}
 
 
@@ -60,6 +62,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         self._settle()
+        if func is PRIM_DEVICE and isinstance(args[0], FakeTensor):  # half of all calls: C++ asks where a tensor is
+            return func(*args) if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         if self.workspace and func in MATRIX_PRODUCTS:
             self._take_workspace()
         try:
@@ -93,12 +97,15 @@ class Recorder(TorchDispatchMode):
         if self.allocator is None:
             birth.size = -(-nbytes // 512) * 512  # PyTorch books multiples of 512 bytes
         else:
+            failure = None
             try:
                 birth.block = self.allocator.malloc(nbytes)
             except MemoryError as error:
+                failure = error.with_traceback(None)
+            if failure:  # out here: an error of a real card has no second one behind it, whose frames hold tensors
                 birth.size = nbytes
                 self._fail(birth)
-                raise self.out_of_memory(error, self.request) from None
+                raise self.out_of_memory(failure, self.request)
             birth.size = birth.block.size
         self._note(birth, birth.size)
 

@@ -153,6 +153,8 @@ class Roles:
     def _before_step(self, optimizer, args, kwargs) -> None:
         self.at_each_module()
         self.in_optimizer = True
+        if self.step == 0:  # a model that is gone before the first step is an attempt that ran out of memory
+            self.parameters = {key: value for key, value in self.parameters.items() if value[1]() is not None}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.earn(parameter, "parameters")

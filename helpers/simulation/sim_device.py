@@ -1,155 +1,168 @@
-"""A PyTorch device `sim` that dispatches as CUDA does and computes nothing."""
+"""A PyTorch device `sim` that dispatches as CUDA does and computes nothing.
+
+PyTorch lets a backend be registered in Python, under PrivateUse1. FakeTensors on such a device run forward, backward,
+optimizers and GradScaler in any build of PyTorch, keep host and device apart, and leave autocast and attention to us.
+"""
 
 import contextlib
+import threading
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from helpers.simulation import attention, autocast, composites
 from helpers.simulation.backward_errors import DeviceGuard, raise_backward_errors
+from helpers.simulation.moving import generators_on_the_cpu, move_fake_parameters
+from helpers.simulation.refusals import refuse_cuda
+from helpers.simulation.values import DEVICE, Values
 
-aten = torch.ops.aten
-HALF = (torch.float16, torch.bfloat16)
+PARTS = {"autocast lists", "attention kernels", "foreach", "dropout masks"}
+_one_at_a_time = threading.RLock()
 
 
-class DeviceModule(_DummyBackendModule):
-    """What torch.autocast and torch.utils.checkpoint ask of a device module."""
+class DeviceModule:
+    """`torch.sim`: what PyTorch asks of a device's module. The device is there only within `simulation`."""
 
-    def get_amp_supported_dtype(self):
-        return list(HALF)
+    in_use = False
 
-    def get_rng_state(self, device=None):
-        return torch.zeros(16, dtype=torch.uint8)
+    def is_available(self) -> bool:
+        return self.in_use
 
-    def set_rng_state(self, state, device=None):
-        pass
+    def is_initialized(self) -> bool:
+        return True
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
 
     @contextlib.contextmanager
     def device(self, index):
         yield
 
+    def set_device(self, device) -> None:
+        pass
 
-class Values(TorchFunctionMode):
-    """Answers for reads of a value: no overflow was found, a step was taken, everything else is unknown (nan)."""
+    def synchronize(self, device=None) -> None:
+        pass
 
-    def __init__(self):
-        super().__init__()
-        self.found_inf = set()
+    def manual_seed(self, seed: int) -> None:
+        pass
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch._amp_foreach_non_finite_check_and_unscale_:
-            self.found_inf.add(args[1].untyped_storage()._cdata)
-        elif func is torch.Tensor.item:
-            if args[0].device.type == "cpu":
-                return 1.0
-            return 0.0 if args[0].untyped_storage()._cdata in self.found_inf else float("nan")
-        elif func is torch.Tensor.cuda:
-            raise RuntimeError("train says .cuda(); write .to(device), and the same code runs on both cards.")
-        return func(*args, **(kwargs or {}))
+    manual_seed_all = manual_seed
 
+    def get_rng_state(self, device=None) -> torch.Tensor:
+        return torch.zeros(16, dtype=torch.uint8)
 
-def _autocast_kernels() -> list:
-    """CUDA's autocast policy for the operators of the reference model, on the key that only `sim` tensors reach."""
-    here = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    def set_rng_state(self, state, device=None) -> None:
+        pass
 
-    def cast(x, dtype):
-        if not (isinstance(x, torch.Tensor) and x.device.type == "sim" and x.is_floating_point()) or x.dtype == dtype:
-            return x
-        if dtype in HALF and x.dtype == torch.float32 and x.requires_grad and x.is_leaf and not x._is_view():
-            if id(x) not in CAST_WEIGHTS:
-                CAST_WEIGHTS[id(x)] = (x, x.to(dtype))
-            return CAST_WEIGHTS[id(x)][1]
-        return x.to(dtype)
-
-    def policy(op, dtype=None):
-        def kernel(*args, **kwargs):
-            with torch._C._ExcludeDispatchKeyGuard(here):
-                to = dtype or torch.get_autocast_dtype("sim")
-                args = [cast(x, to) for x in reversed(args)][::-1]  # CUDA casts the last argument first
-                return op(*args, **{name: cast(value, to) for name, value in kwargs.items()})
-        return kernel
-
-    def softmax(op):
-        def kernel(x, dim, dtype=None):
-            with torch._C._ExcludeDispatchKeyGuard(here):
-                if x.dtype == torch.float16:
-                    return op(x, dim, True)  # converts inside the kernel: no copy of the input
-                return op(cast(x, torch.float32), dim, False)
-        return kernel
-
-    fallthrough = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
-    fallthrough.fallback(torch.library.fallthrough_kernel)
-    library = torch.library.Library("aten", "IMPL")
-    for name in ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention"]:
-        library.impl(name, policy(getattr(aten, name).default), "AutocastPrivateUse1")
-    for name in ["layer_norm", "native_layer_norm", "nll_loss", "nll_loss_nd"]:
-        library.impl(name, policy(getattr(aten, name).default, torch.float32), "AutocastPrivateUse1")
-    library.impl("softmax.int", softmax(aten._softmax.default), "AutocastPrivateUse1")
-    library.impl("log_softmax.int", softmax(aten._log_softmax.default), "AutocastPrivateUse1")
-    library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
-    return [fallthrough, library]
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16, torch.float32]
 
 
-def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """Flash for half precision without a mask, memory-efficient otherwise (compute capability 8.x)."""
-    if q.dtype in HALF and attn_mask is None:
-        return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
-    grad = q.requires_grad or k.requires_grad or v.requires_grad
-    return aten._scaled_dot_product_efficient_attention(q, k, v, attn_mask, grad, dropout_p, is_causal, scale=scale)[0]
+class Hooks(torch._C._acc.PrivateUse1Hooks):
+    """What PyTorch's C++ side asks of a device."""
+
+    def is_available(self) -> bool:
+        return getattr(torch, DEVICE).in_use
+
+    def has_primary_context(self, index) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
 
 
-CAST_WEIGHTS: dict = {}
-KEPT: list = []  # libraries live as long as the process: they only ever see `sim` tensors
+def register() -> DeviceModule:
+    """Register device and kernels, once a process; they only ever see tensors of this device.
+
+    When a notebook reloads this module, the kernels of the new one replace those of the old one.
+    """
+    module = getattr(torch, DEVICE, None)
+    if module is None:
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+        module = DeviceModule()
+        _setup_privateuseone_for_python_backend(
+            DEVICE, backend_module=module, hook=Hooks(), device_guard=DeviceGuard())
+        module.kept_by = None
+    if module.kept_by is not register:
+        for library in getattr(module, "libraries", ()):
+            library._destroy()
+        others = torch.library.Library("_", "IMPL")
+        others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+        module.libraries = [others, autocast.register(), attention.register(), composites.register()]
+        module.kept_by = register
+    return module
 
 
-def register() -> None:
-    if not KEPT:
-        _setup_privateuseone_for_python_backend("sim", backend_module=DeviceModule(), device_guard=DeviceGuard())
-        KEPT.extend(_autocast_kernels())
+class DatalessDeviceMode(FakeTensorMode):
+    """A FakeTensorMode for a device that cannot hold data at all: constants are not copied to it."""
+
+    avoid_device_init = True
 
 
 @contextlib.contextmanager
-def simulation(capability=(8, 6), leave_out=frozenset()):
-    """Run training code on `torch.device("sim")`; everything it changes is put back afterwards."""
+def foreach_by_default():
+    """As on CUDA: optimizers and clip_grad_norm_ work on lists of tensors, also of fake ones."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
-    register()
-    clear = torch.clear_autocast_cache
+    lists = {id(types): types for owner in (optimizer, _foreach_utils)
+             if (types := getattr(owner, "_foreach_supported_types", None)) is not None}
+    for types in lists.values():
+        types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        for types in lists.values():
+            types.remove(FakeTensor)
 
-    def clear_autocast_cache():
-        CAST_WEIGHTS.clear()
-        clear()
 
-    types = {id(owner._foreach_supported_types): owner._foreach_supported_types for owner in (optimizer, _foreach_utils)
-             if hasattr(owner, "_foreach_supported_types")}
-    apply = torch.nn.Module._apply
+@contextlib.contextmanager
+def lift_only_cpu_tensors():
+    """`torch.tensor(data, device="sim")` makes the tensor on the CPU and moves it, as it does for CUDA."""
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(before)
 
-    def apply_by_replacing(module, fn, recurse=True):
-        for child in module.children():
-            apply_by_replacing(child, fn)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                with torch.no_grad():
-                    module._parameters[name] = torch.nn.Parameter(fn(parameter), parameter.requires_grad)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = fn(buffer)
-        return module
 
-    with contextlib.ExitStack() as stack:
-        for known in types.values():
-            known.append(FakeTensor)
-            stack.callback(known.remove, FakeTensor)
-        torch.clear_autocast_cache, torch.nn.Module._apply = clear_autocast_cache, apply_by_replacing
-        stack.callback(setattr, torch, "clear_autocast_cache", clear)
-        stack.callback(setattr, torch.nn.Module, "_apply", apply)
-        stack.callback(CAST_WEIGHTS.clear)
-        lifts = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)
-        stack.callback(torch._C._set_only_lift_cpu_tensors, lifts)
-        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+@contextlib.contextmanager
+def simulation(capability: tuple[int, int] = (8, 6), leave_out=frozenset()):
+    """Run ordinary PyTorch training code on `torch.device("sim")`; gives the FakeTensorMode.
+
+    capability: CUDA compute capability of the card, which decides on attention kernels. leave_out, to see what each is
+    worth: "autocast lists" (cast what the CPU would), "attention kernels" (no fused ones), "foreach" (optimizers loop
+    over parameters), "dropout masks" (the CPU's, 4 bytes an element where CUDA's have 1). Everything that it changes in
+    PyTorch is put back when it ends. One thread at a time.
+    """
+    leave_out = frozenset(leave_out)
+    if leave_out - PARTS:
+        raise ValueError(f"Unknown part to leave out: {', '.join(sorted(leave_out - PARTS))}. "
+                         f"Known parts: {', '.join(sorted(PARTS))}.")
+    with _one_at_a_time, contextlib.ExitStack() as stack:
+        module = register()
+        stack.callback(setattr, module, "in_use", module.in_use)
+        module.in_use = True
+        stack.enter_context(autocast.autocast_rules("autocast lists" in leave_out))
+        stack.enter_context(attention.attention_kernels(capability, "attention kernels" in leave_out))
+        if "foreach" not in leave_out:
+            stack.enter_context(foreach_by_default())
+        stack.enter_context(lift_only_cpu_tensors())
+        stack.enter_context(move_fake_parameters())
+        stack.enter_context(generators_on_the_cpu())
+        stack.enter_context(refuse_cuda())
+        mode = stack.enter_context(DatalessDeviceMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
+        if "dropout masks" in leave_out:
+            stack.enter_context(composites.dropout_of_the_cpu())
         stack.enter_context(raise_backward_errors())
         yield mode

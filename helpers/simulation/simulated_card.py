@@ -11,14 +11,20 @@ from helpers.roofline import Roofline
 from helpers.run import Run, TensorRecord, format_bytes
 from helpers.simulation.caching_allocator import CachingAllocator, SimulatedDriver
 from helpers.simulation.interrupts import Interrupts
-from helpers.simulation.sim_device import simulation
+from helpers.simulation.sim_device import PARTS, register, simulation
+from helpers.simulation.simpler_allocators import WithoutCaching, WithoutRounding
+
+# What `leave_out` may name: parts of this card, and parts of the device.
+ALLOCATORS = {"rounding": WithoutRounding, "caching": WithoutCaching}
+KNOWN_PARTS = {"workspaces", "in-place writes", *ALLOCATORS, *PARTS}
 
 
 class SimulatedCard(Card):
     """`CardSpec` as a card: capacity and kernels of that card, sizes that CUDA would allocate, no data.
 
-    leave_out: parts of the simulation to switch off, to see what each is worth: "workspaces", "in-place writes", and
-    what `simulation` knows ("autocast lists", "attention kernels", "foreach").
+    leave_out: parts of the simulation to switch off, to see what each is worth: "workspaces" (cuBLAS takes none),
+    "in-place writes" (see recorder.py), "rounding", "caching" (see simpler_allocators.py), and what `simulation` knows
+    ("autocast lists", "attention kernels", "foreach", "dropout masks"). Raises ValueError for any other name.
     """
 
     is_simulated = True
@@ -26,11 +32,19 @@ class SimulatedCard(Card):
     def __init__(self, spec: CardSpec, capacity: int | None = None, expandable_segments: bool = False, leave_out=()):
         self.spec, self.name, self.leave_out = spec, f"simulated {spec.name}", frozenset(leave_out)
         self.capacity = spec.capacity if capacity is None else capacity
-        self.allocator = CachingAllocator(SimulatedDriver(self.capacity), expandable_segments)
+        if self.leave_out - KNOWN_PARTS:
+            raise ValueError(f"Unknown part to leave out: {', '.join(sorted(self.leave_out - KNOWN_PARTS))}. "
+                             f"Known parts: {', '.join(sorted(KNOWN_PARTS))}.")
+        simpler = tuple(ALLOCATORS[part] for part in sorted(self.leave_out & ALLOCATORS.keys()))
+        if simpler and expandable_segments:
+            raise ValueError('"rounding" and "caching" can be left out without expandable_segments only.')
+        allocator = type("Allocator", (*simpler, CachingAllocator), {})
+        self.allocator = allocator(SimulatedDriver(self.capacity), expandable_segments)
         self.workspaces = []
 
     @property
     def device(self) -> torch.device:
+        register()  # before the first run, too
         return torch.device("sim")
 
     @property
@@ -67,9 +81,8 @@ class SimulatedCard(Card):
         recorder = Recorder("sim", self.allocator, 0 if "workspaces" in self.leave_out else self.spec.workspace,
                             "in-place writes" not in self.leave_out, self._out_of_memory,
                             Roofline(self.spec, "sim"))
-        modelled = self.leave_out - {"workspaces", "in-place writes"}
         try:
-            with Interrupts() as interrupts, simulation(self.spec.compute_capability, modelled), recorder:
+            with Interrupts() as interrupts, simulation(self.spec.compute_capability, self.leave_out & PARTS), recorder:
                 recorder.roles.at_each_module = interrupts.check
                 error = call_and_forget(train, self.device, batch_size)
         finally:
