@@ -1,0 +1,79 @@
+"""A picture of the caching allocator's memory: where there is room, and why it may be of no use."""
+
+from matplotlib.patches import Patch, Rectangle
+
+from helpers.plots.style import BAD, FAINT, INK, finish, gib, legend, new_figure, styled
+from helpers.run import GiB, format_bytes
+
+IN_USE = "#5B6570"  # no role's colour
+LINES = 8  # all segments one after the other, written in about so many lines as text is
+
+
+@styled
+def segments(snapshot, request: int | None = None, title: str | None = None):
+    """The allocator's segments to scale, in lines read like text: what is in use, what is free, where one ends.
+
+    snapshot: objects with `address`, `size` and `blocks`, a list of (address, size, is_free); bytes
+    (`CachingAllocator.segments()`). request: bytes of an allocation to lay beside them, in the same scale.
+    """
+    snapshot = sorted(snapshot, key=lambda segment: segment.address)
+    if not snapshot:
+        raise ValueError("segments needs at least one segment: the allocator holds no memory.")
+    total = sum(segment.size for segment in snapshot)
+    free = [size for segment in snapshot for _, size, is_free in segment.blocks if is_free]
+    width = total / LINES
+    rows = LINES + (1 if request else 0)
+    figure, ax = new_figure(1.1 + 0.32 * rows)
+    ax.set_xlim(0, width / GiB)
+    ax.set_ylim(rows - 0.4, -0.5)
+    start = 0
+    for segment in snapshot:
+        for first, size, is_free in merged(segment.blocks):
+            draw(ax, start + first - segment.address, size, width, is_free)
+        line, place = divmod(start, width)
+        ax.plot([place / GiB] * 2, [line - 0.36, line + 0.36], color=INK, gid="segment",
+                linewidth=0.9 if segment.size > width / 60 else 0.3)
+        start += segment.size
+    largest = max(free, default=0)
+    if request:
+        ax.add_patch(Rectangle((0, LINES - 0.1), min(request, width) / GiB, 0.56, facecolor="white", edgecolor=BAD,
+                               hatch="xxxx", gid="request"))
+        ax.text(min(request, width) / GiB, LINES + 0.18, f"  asked for: {format_bytes(request)} in one piece",
+                va="center", color=BAD, weight="bold")
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel(f"GiB; {len(snapshot)} segments, {gib(total)} in all; a stroke begins a segment; read line by line")
+    legend(figure, [Patch(facecolor=IN_USE, label="in use"),
+                    Patch(facecolor="white", edgecolor=FAINT, hatch="....", label="free, kept by PyTorch")])
+    room = f"{gib(sum(free), 2)} are free"
+    if request and request > largest:
+        default = f"{room}, but no piece is as large as {format_bytes(request)}"
+    else:
+        default = f"{room}, the largest piece is {format_bytes(largest)}" if free else "Every segment is full"
+    return finish(figure, ax, title or default,
+                  f"The allocator holds {gib(total, 2)} in {len(snapshot)} segments; {room} in {len(free)} pieces, the "
+                  f"largest {format_bytes(largest)}" + (f"; {format_bytes(request)} are asked for" if request else ""))
+
+
+def merged(blocks) -> list[list]:
+    """[address, size, is_free] with neighbours of one kind made one: thousands of tensors draw as a few areas."""
+    areas: list[list] = []
+    for address, size, is_free in blocks:
+        if areas and areas[-1][2] == is_free:
+            areas[-1][1] += size
+        else:
+            areas.append([address, size, is_free])
+    return areas
+
+
+def draw(ax, start: float, size: float, width: float, is_free: bool) -> None:
+    """One area, broken where the line ends."""
+    while size > 0:
+        line, place = divmod(start, width)
+        part = min(size, width - place)
+        if part <= 0:  # rounding at the end of a line
+            break
+        ax.add_patch(Rectangle((place / GiB, line - 0.32), part / GiB, 0.64, linewidth=0.4, edgecolor=FAINT,
+                               facecolor="white" if is_free else IN_USE,
+                               hatch="...." if is_free else None, gid="free" if is_free else "in use"))
+        start, size = start + part, size - part
