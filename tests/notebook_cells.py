@@ -1,0 +1,25 @@
+"""The code of a notebook for tests: what a reader runs is what is tested."""
+
+import contextlib
+import io
+import os
+import pathlib
+
+import nbformat
+
+NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
+
+
+def run_cells(name: str, *ids: str) -> dict:
+    """Execute the code cells of notebook `name` named by `ids`, in its folder; the names they define."""
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    names, before = {"__name__": name}, os.getcwd()
+    os.chdir(NOTEBOOKS)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            for cell in notebook.cells:
+                if cell.cell_type == "code" and cell.id in ids:
+                    exec(compile(cell.source, f"{name}:{cell.id}", "exec"), names)
+    finally:
+        os.chdir(before)
+    return names
