@@ -60,33 +60,36 @@ class Card:
         return run
 
     def max_batch_size(self, train, limit: int = 4096) -> int:
-        """The largest batch size that fits; 0 when batch 1 does not fit, at most `limit`.
+        """The largest batch size that fits, of those up to `limit`; 0 when none does.
 
-        Peaks grow in a straight line, so two small batches say where to look; then doubling or bisection, until a batch
-        size has been run that fits and the next one has been run and does not.
+        What is reserved grows in nearly a straight line, so two batch sizes that fit say where to look; where the line
+        misleads, bisection. Nearly: a batch can fit although one less does not, since other sizes leave other gaps in
+        the cache. It ends when a batch size has been run that fits, and the next two have been run and do not.
         """
-        peaks: dict[int, int] = {}
-        fits, fails, misses = 0, limit + 1, 0
-        while fails - fits > 1:
-            guess = max(self._extrapolate(peaks), fits + 1)
-            if guess >= fails and 1 <= misses <= 3:
-                guess = fails - 1  # the cache wastes a little: it often ends one or two short
-            elif guess >= fails or len(peaks) > 4:  # or the line misleads, for a peak that bends
-                guess = (fits + fails) // 2 if fails <= limit else min(2 * fits, limit)
+        check_whole_number("limit", limit)
+        fitted, failed = {0: 0}, {limit + 1, limit + 2}  # batch size: bytes reserved; batch sizes
+        while True:
+            fits = max(fitted)
+            fails = min(size for size in failed if size > fits)
+            if {fits + 1, fits + 2} <= failed:
+                return fits
+            if fails == fits + 1:
+                guess = fits + 2
+            else:
+                guess = min(self._extrapolate(fitted), 4 * fits) if fits else min(4, limit)
+                guess = max(guess, fits + 1) if guess < fails else (fits + fails) // 2
             run = self.run(train, guess)
             if run.fits:
-                fits, peaks[guess] = guess, run.peak_allocated
+                fitted[guess] = run.peak_reserved
             else:
-                fails, misses = guess, misses + 1
-        return fits
+                failed.add(guess)
 
-    def _extrapolate(self, peaks: dict[int, int]) -> int:
-        """The batch size at which the line through the last two peaks reaches the capacity."""
-        if len(peaks) < 2:
-            return 1 + len(peaks)
-        (small, low), (large, high) = list(peaks.items())[-2:]
-        slope = (high - low) / (large - small)
-        return large + int((self.capacity - high) / slope) if slope > 0 else 2 * large
+    def _extrapolate(self, fitted: dict[int, int]) -> int:
+        """The batch size at which the line through the largest that fitted, and one well below, meets the capacity."""
+        large = max(fitted)
+        small = max(size for size in fitted if size <= large / 2)
+        slope = (fitted[large] - fitted[small]) / (large - small)
+        return large + int((self.capacity - fitted[large]) / slope) if slope > 0 else 4 * large
 
 
 def call_and_forget(train, device, batch_size: int) -> str | None:

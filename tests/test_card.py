@@ -163,7 +163,7 @@ def test_max_batch_size_is_the_last_that_fits(card, options):
     sizes = []
     largest = card.max_batch_size(lambda device, size: (sizes.append(size), train(device, size)))
     assert card.run(train, largest).fits and not card.run(train, largest + 1).fits
-    assert {largest, largest + 1} <= set(sizes) and len(sizes) <= 8
+    assert {largest, largest + 1, largest + 2} <= set(sizes) and len(sizes) <= 8
 
 
 def test_max_batch_size_where_the_line_misleads(card):
@@ -176,6 +176,10 @@ def test_max_batch_size_where_the_line_misleads(card):
     def too_large(device, batch_size):
         torch.empty(2**40, device=device)
 
+    def gap(device, batch_size):  # a single batch size that does not fit is not the end
+        torch.empty(30 if batch_size == 5 else batch_size, 2**30, dtype=torch.uint8, device=device)
+
+    assert card.max_batch_size(gap) == 22
     assert card.max_batch_size(curved) == 28  # 28^3 MiB is 21.4 GiB, 29^3 is 23.8
     assert card.max_batch_size(flat, limit=100) == 100
     assert card.max_batch_size(too_large) == 0

@@ -128,7 +128,7 @@ def test_optimizers_and_schedulers_step(device, name, foreach):
     lambda: torch.amp.GradScaler("cuda"), lambda: torch.amp.GradScaler(), lambda: torch.cuda.amp.GradScaler(),
     lambda: torch.cuda.empty_cache(), lambda: torch.cuda.max_memory_allocated(), lambda: torch.cuda.synchronize(),
     lambda: torch.accelerator.empty_cache(),
-], ids=str)
+], ids=range(18))
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_naming_cuda_is_one_sentence_that_says_what_to_write(device, say):
     with pytest.raises(RuntimeError, match="^train (says|calls) .*; write "):

@@ -24,11 +24,12 @@ from helpers.run import GiB, Run
 
 
 @styled
-def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity: int | None = None):
+def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity: int | None = None,
+           from_first: bool = False):
     """One row a technique: its peak by role, the change from the row above, the largest batch that fits.
 
     rows: (label, Run, largest batch or None). capacity: bytes, for runs that come from a larger card; the smallest card
-    among the runs unless given.
+    among the runs unless given. from_first: the change is from the first row instead, for techniques tried one by one.
     """
     rows = [(label, run, largest) for label, run, largest in rows]
     runs = [run for _, run, _ in rows]
@@ -38,7 +39,8 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
     longest = max(capacity, *map(needed, runs), 1) / GiB
     ax.set_xlim(0, longest * 1.06)
     words, above = [], None
-    columns = [("peak", 50), ("change", 100), ("largest\nbatch", 145)]  # points right of the axes
+    versus = "against\nfirst" if from_first else "change"
+    columns = [("peak", 50), (versus, 100), ("largest\nbatch", 145)]  # points right of the axes
     for column, x in columns:
         ax.annotate(column, (1, -0.55), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                     ha="right", va="bottom", color="#555555", linespacing=0.95, annotation_clip=False)
@@ -47,7 +49,8 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
         fits = fits_in(run, capacity)
         peak = f"{needed(run) / GiB:.1f}" if run.fits else f"> {sum(run.roles_at_peak.values()) / GiB:.1f}"
         change = f"{(needed(run) - above) / GiB:+.1f}".replace("-", "−") if above is not None and run.fits else ""
-        above = needed(run) if run.fits else None
+        if not from_first or row == 0:
+            above = needed(run) if run.fits else None
         cells = (peak + ("" if fits else " ✗"), change, "" if largest is None else str(largest))
         for (column, x), cell in zip(columns, cells, strict=True):
             ax.annotate(cell, (1, row), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
@@ -64,7 +67,8 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
     start = f"from {needed(runs[0]) / GiB:.1f} " if runs[0].fits else "down "
     default = f"“{low[0]}” needs the least: {start}to {gib(needed(low[1]))}"
     return finish(figure, ax, title or default,
-                  f"Ladder of techniques on {name} with {gib(capacity, 2)}, each with its change from the row above. "
+                  f"Ladder of techniques on {name} with {gib(capacity, 2)}, each with its change from the "
+                  f"{'first row' if from_first else 'row above'}. "
                   + ". ".join(words))
 
 
