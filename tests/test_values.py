@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -43,7 +42,7 @@ QUESTIONS = {
     "if": lambda x: 1 if x.sum() > 0 else 2, "min": lambda x: min(1.0, x.sum().item()),
     "int": lambda x: int(x.sum()), "int of item": lambda x: int(x.sum().item()),
     "range": lambda x: range(x.sum().long().item()), "tolist": lambda x: x.tolist()[0] > 0,
-    "numpy": lambda x: x.cpu().numpy(), "asarray": lambda x: np.asarray(x.detach().cpu()),
+    "numpy": lambda x: x.cpu().numpy(), "asarray": lambda x: x.detach().cpu().__array__(),
     "nonzero": lambda x: x.nonzero(), "mask": lambda x: x[x > 0], "masked_select": lambda x: x.masked_select(x > 0),
     "unique": lambda x: x.unique(), "where": lambda x: torch.where(x > 0), "equal": lambda x: torch.equal(x, x + 1),
     "index": lambda x: [0, 1][x.sum().long()], "allclose": lambda x: torch.allclose(x, x), "in": lambda x: 3.0 in x,
@@ -59,7 +58,7 @@ def test_asking_for_a_value_is_one_sentence(device, name):
 
 
 def test_data_from_outside_keeps_its_values():
-    batch, lengths, array = torch.arange(6.0).view(2, 3), torch.tensor([2, 3]), np.ones((2, 3))
+    batch, lengths, array = torch.arange(6.0).view(2, 3), torch.tensor([2, 3]), torch.ones(2, 3, dtype=torch.float64).numpy()
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch, lengths), batch_size=1, shuffle=True)
     with simulation():
         assert lengths.max().item() == 3 and (batch > 4).sum() == 1 and batch[batch > 4].tolist() == [5.0]

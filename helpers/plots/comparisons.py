@@ -39,8 +39,9 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
     longest = max(capacity, *map(needed, runs), 1) / GiB
     ax.set_xlim(0, longest * 1.06)
     words, above = [], None
-    versus = "against\nfirst" if from_first else "change"
-    columns = [("peak", 50), (versus, 100), ("largest\nbatch", 145)]  # points right of the axes
+    columns = [("peak", 50), ("vs first" if from_first else "change", 100)]  # points right of the axes
+    if any(largest is not None for *_, largest in rows):
+        columns.append(("largest\nbatch", 145))
     for column, x in columns:
         ax.annotate(column, (1, -0.55), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                     ha="right", va="bottom", color="#555555", linespacing=0.95, annotation_clip=False)
@@ -52,7 +53,7 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
         if not from_first or row == 0:
             above = needed(run) if run.fits else None
         cells = (peak + ("" if fits else " ✗"), change, "" if largest is None else str(largest))
-        for (column, x), cell in zip(columns, cells, strict=True):
+        for (column, x), cell in zip(columns, cells, strict=False):
             ax.annotate(cell, (1, row), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                         ha="right", va="center", gid=column, annotation_clip=False,
                         color=INK if fits or column != "peak" else BAD, weight="bold" if column == "peak" else "normal")

@@ -7,8 +7,10 @@ Stored: cell ids, execution counts and outputs. Not stored: times of execution, 
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import json
+import os
 import pathlib
 import sys
 import time
@@ -63,6 +65,12 @@ def execute(notebook, folder: pathlib.Path):
     return client.execute()
 
 
+def side_by_side(work, paths):
+    """`work(path)` for each path in their order; as many at once as there are cores, since kernels are processes."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(paths, pool.map(work, paths), strict=True)
+
+
 def write(notebook) -> str:
     nbformat.validate(notebook)
     return nbformat.writes(notebook) + "\n"
@@ -74,11 +82,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only say which are stale")
     arguments = parser.parse_args()
     stale = []
-    for path in arguments.notebooks:
-        before, start = path.read_text(encoding="utf-8"), time.monotonic()
-        after = write(clean(execute(read(path), path.parent)))
-        same = after == before
-        print(f"{path}: {time.monotonic() - start:.1f} s, {'unchanged' if same else 'changed'}", flush=True)
+
+    def run(path):
+        start = time.monotonic()
+        return write(clean(execute(read(path), path.parent))), time.monotonic() - start
+
+    for path, (after, seconds) in side_by_side(run, arguments.notebooks):
+        same = after == path.read_text(encoding="utf-8")
+        print(f"{path}: {seconds:.1f} s, {'unchanged' if same else 'changed'}", flush=True)
         if not same:
             stale.append(path)
             if not arguments.check:

@@ -15,7 +15,7 @@ import shutil
 import sys
 
 from IPython.core.inputtransformer2 import TransformerManager
-from run_notebooks import clean, execute, read, write
+from run_notebooks import clean, execute, read, side_by_side, write
 
 FOR_TEACHERS = ("workshop.md",)
 
@@ -95,15 +95,17 @@ def main() -> int:
     (arguments.target / ".student-copy").write_text("Made by tests/tools/student_copy.py; it is replaced as a whole.\n")
     paths, failed = sorted(arguments.source.glob("*.ipynb")), 0
     for path in paths:
-        original = read(path)
         copy = arguments.target / path.name
         copy.write_text(write(without_solutions(read(path))), encoding="utf-8")
-        print(f"{copy}: {sum(map(is_solution, original.cells))} solution cells left out", flush=True)
-        if arguments.run:
-            problems = differences(original, execute(read(copy), arguments.target))
-            failed += bool(problems)
-            for line in problems or ["runs unanswered, and says the same"]:
-                print(f"  {line}", flush=True)
+        print(f"{copy}: {sum(map(is_solution, read(path).cells))} solution cells left out", flush=True)
+
+    def run(path):
+        return differences(read(path), execute(read(arguments.target / path.name), arguments.target))
+
+    for path, problems in side_by_side(run, paths) if arguments.run else ():
+        failed += bool(problems)
+        for line in problems or ["runs unanswered, and says the same"]:
+            print(f"{path.name}: {line}", flush=True)
     print(f"{len(paths)} notebooks copied to {arguments.target}" + f", {failed} depend on a solution" * arguments.run)
     return int(failed > 0)
 
