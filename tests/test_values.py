@@ -58,7 +58,8 @@ def test_asking_for_a_value_is_one_sentence(device, name):
 
 
 def test_data_from_outside_keeps_its_values():
-    batch, lengths, array = torch.arange(6.0).view(2, 3), torch.tensor([2, 3]), torch.ones(2, 3, dtype=torch.float64).numpy()
+    batch, lengths = torch.arange(6.0).view(2, 3), torch.tensor([2, 3])
+    array = torch.ones(2, 3, dtype=torch.float64).numpy()
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch, lengths), batch_size=1, shuffle=True)
     with simulation():
         assert lengths.max().item() == 3 and (batch > 4).sum() == 1 and batch[batch > 4].tolist() == [5.0]
