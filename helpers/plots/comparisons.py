@@ -39,10 +39,12 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
     longest = max(capacity, *map(needed, runs), 1) / GiB
     ax.set_xlim(0, longest * 1.06)
     words, above = [], None
-    columns = [("peak", 50), ("vs first" if from_first else "change", 100)]  # points right of the axes
-    if any(largest is not None for *_, largest in rows):
-        columns.append(("largest\nbatch", 145))
-    for column, x in columns:
+    columns = {"peak": 50, "vs first" if from_first else "change": 100, "largest\nbatch": 145}  # points right of axes
+    if from_first and not runs[0].fits:
+        del columns["vs first"]
+    if all(largest is None for *_, largest in rows):
+        del columns["largest\nbatch"]
+    for column, x in columns.items():
         ax.annotate(column, (1, -0.55), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                     ha="right", va="bottom", color="#555555", linespacing=0.95, annotation_clip=False)
     for row, (label, run, largest) in enumerate(rows):
@@ -52,9 +54,9 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
         change = f"{(needed(run) - above) / GiB:+.1f}".replace("-", "−") if above is not None and run.fits else ""
         if not from_first or row == 0:
             above = needed(run) if run.fits else None
-        cells = (peak + ("" if fits else " ✗"), change, "" if largest is None else str(largest))
-        for (column, x), cell in zip(columns, cells, strict=False):
-            ax.annotate(cell, (1, row), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+        cells = {"peak": peak + ("" if fits else " ✗"), "largest\nbatch": "" if largest is None else str(largest)}
+        for column, x in columns.items():
+            ax.annotate(cells.get(column, change), (1, row), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                         ha="right", va="center", gid=column, annotation_clip=False,
                         color=INK if fits or column != "peak" else BAD, weight="bold" if column == "peak" else "normal")
         words.append(f"{label}: {verdict_of(run, capacity)[0]}" + (f", {change} GiB" if change else "")

@@ -1,5 +1,7 @@
 """A picture of the caching allocator's memory: where there is room, and why it may be of no use."""
 
+import math
+
 from matplotlib.patches import Patch, Rectangle
 
 from helpers.plots.style import BAD, FAINT, INK, finish, gib, legend, new_figure, styled
@@ -21,8 +23,9 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
         raise ValueError("segments needs at least one segment: the allocator holds no memory.")
     total = sum(segment.size for segment in snapshot)
     free = [size for segment in snapshot for _, size, is_free in segment.blocks if is_free]
-    width = total / LINES
-    rows = LINES + (1 if request else 0)
+    width = max(total / LINES, request or 0)  # a line has room for what is asked for
+    lines = math.ceil(total / width)
+    rows = lines + (1 if request else 0)
     figure, ax = new_figure(1.1 + 0.32 * rows)
     ax.set_xlim(0, width / GiB)
     ax.set_ylim(rows - 0.4, -0.5)
@@ -36,9 +39,9 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
         start += segment.size
     largest = max(free, default=0)
     if request:
-        ax.add_patch(Rectangle((0, LINES - 0.1), min(request, width) / GiB, 0.56, facecolor="white", edgecolor=BAD,
+        ax.add_patch(Rectangle((0, lines - 0.1), request / GiB, 0.56, facecolor="white", edgecolor=BAD,
                                hatch="xxxx", gid="request"))
-        ax.text(min(request, width) / GiB, LINES + 0.18, f"  asked for: {format_bytes(request)} in one piece",
+        ax.text(request / GiB, lines + 0.18, f"  asked for: {format_bytes(request)} in one piece",
                 va="center", color=BAD, weight="bold")
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
