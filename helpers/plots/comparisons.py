@@ -56,8 +56,8 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
             above = needed(run) if run.fits else None
         cells = {"peak": peak + ("" if fits else " ✗"), "largest\nbatch": "" if largest is None else str(largest)}
         for column, x in columns.items():
-            ax.annotate(cells.get(column, change), (1, row), (x, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-                        ha="right", va="center", gid=column, annotation_clip=False,
+            ax.annotate(cells.get(column, change), (1, row), (x, 0), xycoords=ax.get_yaxis_transform(),
+                        textcoords="offset points", ha="right", va="center", gid=column, annotation_clip=False,
                         color=INK if fits or column != "peak" else BAD, weight="bold" if column == "peak" else "normal")
         words.append(f"{label}: {verdict_of(run, capacity)[0]}" + (f", {change} GiB" if change else "")
                      + (f", largest batch {largest}" if largest is not None else ""))

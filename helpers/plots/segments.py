@@ -45,7 +45,7 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
                 va="center", color=BAD, weight="bold")
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel(f"GiB; {len(snapshot)} segments, {gib(total)} in all; a stroke begins a segment; read line by line")
+    ax.set_xlabel(f"GiB; {plural(snapshot)}, {gib(total)} in all; a stroke begins a segment; read line by line")
     legend(figure, [Patch(facecolor=IN_USE, label="in use"),
                     Patch(facecolor="white", edgecolor=FAINT, hatch="....", label="free, kept by PyTorch")])
     room = f"{gib(sum(free), 2)} are free"
@@ -54,7 +54,7 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
     else:
         default = f"{room}, the largest piece is {format_bytes(largest)}" if free else "Every segment is full"
     return finish(figure, ax, title or default,
-                  f"The allocator holds {gib(total, 2)} in {len(snapshot)} segments; {room} in {len(free)} pieces, the "
+                  f"The allocator holds {gib(total, 2)} in {plural(snapshot)}; {room} in {len(free)} pieces, the "
                   f"largest {format_bytes(largest)}" + (f"; {format_bytes(request)} are asked for" if request else ""))
 
 
@@ -80,3 +80,7 @@ def draw(ax, start: float, size: float, width: float, is_free: bool) -> None:
                                facecolor="white" if is_free else IN_USE,
                                hatch="...." if is_free else None, gid="free" if is_free else "in use"))
         start, size = start + part, size - part
+
+
+def plural(snapshot: list) -> str:
+    return "1 segment" if len(snapshot) == 1 else f"{len(snapshot)} segments"
