@@ -35,8 +35,9 @@ gpu: $(READY)  ## the tests that need a CUDA GPU
 lint: $(READY)  ## ruff over code and notebooks
 	$(PY) -m ruff check $(ARGS) .
 
-notebooks: $(READY)  ## run all notebooks and store their outputs (ARGS=--check only says which are stale)
+notebooks: $(READY)  ## run all notebooks, store their outputs, and the README's ladder (ARGS=--check only says what is stale)
 	$(SAME) $(PY) tests/tools/run_notebooks.py $(ARGS) $(NOTEBOOKS)
+	$(PY) tests/tools/update_readme.py $(ARGS)
 
 student: $(READY)  ## copy the notebooks to student/, without solutions and outputs (ARGS=--run also runs the copies)
 	$(SAME) $(PY) tests/tools/student_copy.py $(ARGS) notebooks student

@@ -23,3 +23,10 @@ def run_cells(name: str, *ids: str) -> dict:
     finally:
         os.chdir(before)
     return names
+
+
+def stored_text(name: str, cell_id: str) -> str:
+    """What the cell printed, as the notebook stores it (and as every test run compares it with a new run)."""
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    cell = next(cell for cell in notebook.cells if cell.id == cell_id)
+    return "".join(output["text"] for output in cell.outputs if output["output_type"] == "stream")

@@ -111,3 +111,8 @@ def test_slides_are_set_where_they_are_missing(folder):
     assert tool("set_slides.py", path).returncode == 0
     stored = [cell.metadata.slideshow.slide_type for cell in run_notebooks.read(path).cells]
     assert stored == ["slide", "-", "-", "skip", "fragment"]
+
+
+def test_the_ladder_in_the_readme_is_the_notebooks():
+    result = tool("update_readme.py", "--check")
+    assert result.returncode == 0, f"{result.stdout} make notebooks brings it up to date"

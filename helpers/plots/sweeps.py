@@ -105,7 +105,7 @@ def message(series, lines) -> str:
 def label_lines(ax, ends, last: int) -> None:
     """Each line's name and its two numbers, beside it at the right."""
     heights = [(fixed + each * last) / GiB for _, fixed, each, _ in ends]
-    places = spread(heights, ax.get_ylim()[1] * 0.12)
+    places = spread(heights, ax.get_ylim()[1] * 0.19)
     for (label, fixed, each, colour), height in zip(ends, places, strict=True):
         text = f"{gib(fixed)} +\n{gib(each)} × batch"
         ax.annotate(f"{label}\n{text}" if label else text, (1.01, height), xycoords=ax.get_yaxis_transform(),

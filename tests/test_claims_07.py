@@ -1,0 +1,121 @@
+"""What notebook 07 says about all techniques together. Its stored outputs are compared with a new run of every cell
+(nbval), so what they say is what the code does; here they are held against the prose and the goals of the series."""
+
+import json
+import pathlib
+import re
+
+import nbformat
+import pytest
+
+from tests.notebook_cells import NOTEBOOKS, stored_text
+
+NAME = "07_all_together"
+TESTS = pathlib.Path(__file__).parent
+CLAIMS = json.loads((NOTEBOOKS / "claims.json").read_text(encoding="utf-8"))
+
+
+def rows(cell: str) -> dict[str, tuple[float | None, int | None]]:
+    """label: (GiB at batch 4 or None, largest batch or None)"""
+    found = re.findall(r"^(\S.*?) +(?:([\d.]+) GiB|does not fit) +largest batch (\w+)$", stored_text(NAME, cell), re.M)
+    return {label: (float(peak) if peak else None, int(largest) if largest != "any" else None)
+            for label, peak, largest in found}
+
+
+def numbers(cell: str, pattern: str) -> dict[str, float]:
+    return {label: float(value) for label, value in re.findall(pattern, stored_text(NAME, cell), re.M)}
+
+
+def test_each_alone():
+    alone = rows("measure-alone")
+    assert alone["baseline"] == (None, 3) and alone["clear_cache"] == (None, 3)
+    peaks = {label: peak for label, (peak, _) in alone.items() if peak}
+    assert min(peaks, key=peaks.get) == "checkpointing" and max(peaks, key=peaks.get) == "amp"
+    assert peaks["checkpointing"] < 0.6 * sorted(peaks.values())[1]  # nothing else comes near
+    for label, peak in {"amp": 19.9, "checkpointing": 8.3, "projection": 13.9, "accumulation": 16.5}.items():
+        assert peaks[label] == pytest.approx(peak, rel=0.02)
+    assert [alone[label][1] for label in ("amp", "checkpointing", "projection")] == [4, 20, 6]
+
+
+def test_one_after_the_other():
+    cumulative = rows("measure-cumulative")
+    peaks = [peak for peak, _ in cumulative.values()]
+    assert peaks[1:] == sorted(peaks[1:], reverse=True)
+    assert cumulative["+ checkpointing"][1] >= 19 and cumulative["+ projection"][1] >= 40
+    falls = [above - peak for above, peak in zip(peaks[1:], peaks[2:], strict=False)]
+    assert falls[0] + falls[1] > 0.95 * sum(falls)  # two of the five do nearly all of it
+
+
+def test_what_each_saves_on_top_of_the_others():
+    on_top = numbers("on-top", r"^(\w+) +saves +([\d.]+) GiB")
+    assert on_top["amp"] < 0.25 and on_top["accumulation"] == pytest.approx(0.5, abs=0.1)
+    assert on_top["clear_cache"] == 0 and min(on_top["checkpointing"], on_top["projection"]) > 3
+    assert stored_text(NAME, "clear-cache-pairs").endswith(": {0} bytes\n")
+    assert stored_text(NAME, "measure-combinations").startswith("30 of 32")
+
+
+def test_what_each_costs():
+    work = numbers("costs", r"^(\w+) +operations ([\d.]+)")
+    time = numbers("costs", r"^(\w+) .*estimated time of a step ([\d.]+)$")
+    assert work["checkpointing"] == pytest.approx(4 / 3, abs=0.01) and work["amp"] == work["accumulation"] == 1
+    assert work["projection"] < 0.4 and time["amp"] < 0.7 and 1 < time["accumulation"] < 1.05
+
+
+def test_the_result():
+    verdicts = dict(re.findall(r"^(\w+) +(.*)$", stored_text(NAME, "small-compare"), re.M))
+    assert verdicts.pop("projection") == "another curve"
+    assert set(verdicts.values()) == {"the same to 0.01"}
+    assert stored_text(NAME, "adam-8bit-learns").endswith("True\n")
+
+
+def test_past_the_five():
+    text = stored_text(NAME, "measure-past")
+    change = numbers("measure-past", r"^(\S.*?) +[\d.]+ GiB +([+-][\d.]+)")
+    work = numbers("measure-past", r"^(\S.*?) +[\d.]+ GiB.*operations ([\d.]+)")
+    assert re.search(r"^fused attention.*peak in optimizer step$", text, re.M)
+    assert re.search(r"^start.*peak in backward$", text, re.M)
+    assert all(abs(change[label]) < 0.03 for label in ("fused AdamW", "foreach=False", "offload to host"))
+    assert change["8-bit Adam"] < -1.9 and change["bf16 parameters"] < change["8-bit Adam"]
+    assert change["keep Linears"] > 1.5 and work["keep Linears"] * 4 / 3 < 1.03
+
+
+def test_attention_kernels():
+    peak = numbers("attention-kernels", r"^(\S.*?) +([\d.]+) GiB")
+    growth = numbers("attention-kernels", r"^(\S.*?) +[\d.]+ GiB.* ([\d.]+) times as much$")
+    assert peak["fused"] == peak["fused, padding mask"] < peak["your own softmax"] / 3
+    assert peak["fused, bias for each head"] > 1.5 * peak["fused"]
+    assert growth["your own softmax"] > 3.5 and growth["fused"] == 2.0
+    weights = numbers("need-weights", r"need_weights=(\w+) +([\d.]+) GiB")
+    assert weights["True"] > 2.5 * weights["False"]
+
+
+def test_how_far_one_card_goes():
+    far = rows("measure-far")
+    assert far["+ fused attention"][1] >= 40
+    largest = [batch for _, batch in far.values()]
+    assert largest == sorted(largest) and far["+ offload to host"][1] > 15 * 4
+    assert far["+ step in backward"][1] - far["+ fused attention"][1] <= 3
+    assert far["+ fused attention"][0] - far["+ step in backward"][0] == pytest.approx(1, abs=0.1)
+    assert "feed_forward" in stored_text(NAME, "far-peak").splitlines()[1]
+
+
+def test_the_exercises():
+    lines = re.findall(r"([\d.]+) GiB in (.+)$", stored_text(NAME, "solution-diagnose"), re.M)
+    (at_4, phase), (fused_at_4, _), *at_40 = lines
+    assert float(fused_at_4) < float(at_4) and phase == "optimizer step"
+    assert at_40[0] == at_40[1] and at_40[0][1] == "backward"
+    assert stored_text(NAME, "solution-change").startswith("Right")
+
+
+def test_the_ledger_covers_the_advice():
+    assert len(CLAIMS) >= 11
+    assert {claim["verdict"] for claim in CLAIMS} == {"true", "half true", "false"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
+def test_each_claim_has_a_cell_and_a_test(claim):
+    notebook = nbformat.read(NOTEBOOKS / f"{claim['evidence']['notebook']}.ipynb", as_version=4)
+    assert claim["evidence"]["cell"] in {cell.id for cell in notebook.cells if cell.cell_type == "code"}
+    file, _, function = claim["test"].partition("::")
+    assert re.search(rf"^def {function}\(", (TESTS / file).read_text(encoding="utf-8"), re.M), claim["test"]
+    assert not re.search(r"\d\.\d", claim["note"]), "a number in a note would be held by no test"
