@@ -5,11 +5,10 @@ import weakref
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from helpers.roles import Birth, Roles
-from helpers.roofline import Roofline
+from helpers.roofline import Roofline, tensors_in
 from helpers.run import ROLES, TensorRecord, Timeline
 
 aten = torch.ops.aten
@@ -78,8 +77,8 @@ class Recorder(TorchDispatchMode):
             self.roofline.add(func, args, kwargs, out, flops)
         if self.in_place and func in IN_PLACE and self._inherits(args[0], out, func):
             return out
-        for value in tree_iter(out):
-            if isinstance(value, torch.Tensor) and value.device.type == self.device_type:
+        for value in tensors_in(out):
+            if value.device.type == self.device_type:
                 storage = value.untyped_storage()
                 if storage._cdata not in self.live and storage.nbytes():
                     birth = self.roles.new_birth(str(func.overloadpacket), value.shape, value.dtype)

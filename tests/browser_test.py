@@ -211,8 +211,8 @@ def controls(page):
 
 
 def move_every_control(page) -> int:
-    """Move each widget once, by keyboard: the last picture on the page must change each time. Returns their number."""
-    image = page.locator(".jp-OutputArea-output img").last
+    """Move each widget once, by keyboard: the planner's last picture must change each time. Returns their number."""
+    image = page.locator(".jp-OutputArea-output img.widget-image").last
     image.scroll_into_view_if_needed()
     found = controls(page)
     for number, (control, keys) in enumerate(found):
@@ -221,7 +221,7 @@ def move_every_control(page) -> int:
             control.focus()
             page.keyboard.press(key)
             with contextlib.suppress(AssertionError):
-                expect(image).not_to_have_attribute("src", before, timeout=2_000)
+                expect(image).not_to_have_attribute("src", before, timeout=5_000)
                 break
         else:
             pytest.fail(f"control {number} changed nothing: {control}")

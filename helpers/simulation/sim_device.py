@@ -8,10 +8,11 @@ import contextlib
 import threading
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers.simulation import attention, autocast, composites
 from helpers.simulation.backward_errors import DeviceGuard, raise_backward_errors
+from helpers.simulation.cache_keys import ShortCacheKeys
 from helpers.simulation.moving import generators_on_the_cpu, move_fake_parameters
 from helpers.simulation.refusals import refuse_cuda
 from helpers.simulation.values import DEVICE, Values
@@ -101,7 +102,7 @@ def register() -> DeviceModule:
     return module
 
 
-class DatalessDeviceMode(FakeTensorMode):
+class DatalessDeviceMode(ShortCacheKeys):
     """A FakeTensorMode for a device that cannot hold data at all: constants are not copied to it."""
 
     avoid_device_init = True

@@ -243,6 +243,8 @@ class Values(TorchFunctionMode):
         except DynamicOutputShapeException as error:
             raise DataDependentError(f"makes a tensor whose shape depends on values ({error.func})") from None
         except NotImplementedError as error:
+            if handler is _recurrent:
+                raise  # it says so itself
             name = getattr(func, "__name__", func)
             raise NotImplementedError(f"A simulation cannot run {name}: PyTorch cannot tell what it gives without "
                                       f"running it. ({str(error).partition('. ')[0]}.)") from None
