@@ -38,6 +38,7 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
                 linewidth=0.9 if segment.size > width / 60 else 0.3)
         start += segment.size
     largest = max(free, default=0)
+    count, pieces = plural(len(snapshot), "segment"), plural(len(free), "piece")
     if request:
         ax.add_patch(Rectangle((0, lines - 0.1), request / GiB, 0.56, facecolor="white", edgecolor=BAD,
                                hatch="xxxx", gid="request"))
@@ -45,7 +46,7 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
                 va="center", color=BAD, weight="bold")
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel(f"GiB; {plural(snapshot)}, {gib(total)} in all; a stroke begins a segment; read line by line")
+    ax.set_xlabel(f"GiB; {count}, {gib(total)} in all; a stroke begins a segment; read line by line")
     legend(figure, [Patch(facecolor=IN_USE, label="in use"),
                     Patch(facecolor="white", edgecolor=FAINT, hatch="....", label="free, kept by PyTorch")])
     room = f"{gib(sum(free), 2)} are free"
@@ -54,7 +55,7 @@ def segments(snapshot, request: int | None = None, title: str | None = None):
     else:
         default = f"{room}, the largest piece is {format_bytes(largest)}" if free else "Every segment is full"
     return finish(figure, ax, title or default,
-                  f"The allocator holds {gib(total, 2)} in {plural(snapshot)}; {room} in {len(free)} pieces, the "
+                  f"The allocator holds {gib(total, 2)} in {count}; {room} in {pieces}, the "
                   f"largest {format_bytes(largest)}" + (f"; {format_bytes(request)} are asked for" if request else ""))
 
 
@@ -82,5 +83,5 @@ def draw(ax, start: float, size: float, width: float, is_free: bool) -> None:
         start, size = start + part, size - part
 
 
-def plural(snapshot: list) -> str:
-    return "1 segment" if len(snapshot) == 1 else f"{len(snapshot)} segments"
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + "s" * (count != 1)
