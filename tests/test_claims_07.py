@@ -7,8 +7,10 @@ import re
 
 import nbformat
 import pytest
+import torch
 
-from tests.notebook_cells import NOTEBOOKS, stored_text
+from helpers import open_card
+from tests.notebook_cells import NOTEBOOKS, run_cells, stored_text
 
 NAME = "07_all_together"
 TESTS = pathlib.Path(__file__).parent
@@ -93,9 +95,8 @@ def test_how_far_one_card_goes():
     far = rows("measure-far")
     assert far["+ fused attention"][1] >= 40
     largest = [batch for _, batch in far.values()]
-    assert largest == sorted(largest) and far["+ offload to host"][1] > 15 * 4
-    assert far["+ step in backward"][1] - far["+ fused attention"][1] <= 3
-    assert far["+ fused attention"][0] - far["+ step in backward"][0] == pytest.approx(1, abs=0.1)
+    assert largest == sorted(largest) and far["+ step in backward, offload"][1] > 15 * 4
+    assert far["+ step in backward, offload"][1] > 1.4 * far["+ fused attention"][1]
     assert "feed_forward" in stored_text(NAME, "far-peak").splitlines()[1]
 
 
@@ -119,3 +120,10 @@ def test_each_claim_has_a_cell_and_a_test(claim):
     file, _, function = claim["test"].partition("::")
     assert re.search(rf"^def {function}\(", (TESTS / file).read_text(encoding="utf-8"), re.M), claim["test"]
     assert not re.search(r"\d\.\d", claim["note"]), "a number in a note would be held by no test"
+
+
+def test_it_is_offloading_that_counts_at_a_large_batch():
+    names = run_cells(NAME, "imports", "model", "past-function", "step-in-backward")
+    beyond, card = names["beyond"], open_card(kind="simulated")
+    assert not card.run(beyond("sdpa", names["StepInBackward"]), 60).fits
+    assert card.run(beyond("sdpa", saving=torch.autograd.graph.save_on_cpu), 60).fits
