@@ -93,7 +93,7 @@ def build_encoders(size: str, device="cpu"):
     vit_config = ViTConfig(hidden_size=768, num_attention_heads=12, image_size=IMAGE_SIZE, patch_size=16, **VIT[size])
     t5_config = T5Config(d_model=1024, d_kv=64, num_heads=16, **T5[size])
     fake = type(torch.empty(0)) is not torch.Tensor
-    with torch.random.fork_rng(devices=[]), torch.device(device if fake else "cpu"):
+    with torch.random.fork_rng(devices=[], device_type="cpu"), torch.device(device if fake else "cpu"):
         torch.default_generator.manual_seed(0)
         with no_init_weights() if fake else contextlib.nullcontext():
             vit, t5 = ViTModel(vit_config, add_pooling_layer=False), T5EncoderModel(t5_config)
