@@ -13,7 +13,7 @@ GRADIENTS = 4 * parameter_count(FusionConfig())
 
 @pytest.fixture(scope="module")
 def cells():
-    return run_cells(NAME, "imports", "training", "one-backward-run", "solution-loop")
+    return run_cells(NAME, "imports", "training", "one-backward-run")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_weighed_by_its_share_a_part_is_right(cell):
 
 def test_loss_by_steps_is_wrong_for_unequal_parts():
     assert "0.50 of what it should be" in stored_text(NAME, "last-window-run")
-    off = list(map(float, re.findall(r"([\d.]+) off", stored_text(NAME, "tokens-run"))))
+    off = list(map(float, re.findall(r"difference ([\d.]+)", stored_text(NAME, "tokens-run"))))
     assert off[0] > 0.02 and off[1] > 0.5
 
 
@@ -85,3 +85,13 @@ def test_batchnorm_sees_the_micro_batch():
 
 def test_the_solution_trains_batch_12():
     assert stored_text(NAME, "solution-loop").startswith("Right: batch 12")
+
+
+def test_the_exercise_sees_steps_in_every_part_and_missing_documents(cells, capsys):
+    names = run_cells(NAME, "imports", "training", "guess", "measure-runs", "exercise-loop")
+    train, check = names["training"], names["check_12"]
+    check(train(6))
+    check(lambda device, size: [train()(device, 2) for _ in range(2)])
+    check(lambda device, size: train(2)(device, 4))
+    right, steps, documents = capsys.readouterr().out.splitlines()[-3:]
+    assert right.startswith("Right") and "4 optimizer steps" in steps and "computes 8 documents" in documents

@@ -147,3 +147,12 @@ def test_there_is_no_convolution(said):
 def test_the_exercise_fails_in_the_second_step(said):
     run = said["card"].run(said["train_and_validate"], 2)
     assert not run.fits and run.timeline.step[-1] == 1
+
+
+def test_the_failing_request_would_fit_in_one_piece_and_the_batch_would_not(said):
+    """22.15 GiB and 280 MiB are less than 22.50: expandable segments move the failure, they do not cure it."""
+    card = open_card(kind="simulated", expandable_segments=True)
+    run, plain = card.run(said["train"], 4), open_card(kind="simulated").run(said["train"], 4)
+    assert not run.fits
+    assert sum(plain.roles_at_peak.values()) + plain.request.bytes < plain.capacity
+    assert sum(run.roles_at_peak.values()) > sum(plain.roles_at_peak.values())
