@@ -221,7 +221,7 @@ def move_every_control(page) -> int:
             control.focus()
             page.keyboard.press(key)
             with contextlib.suppress(AssertionError):
-                expect(image).not_to_have_attribute("src", before, timeout=5_000)
+                expect(image).not_to_have_attribute("src", before, timeout=20_000)
                 break
         else:
             pytest.fail(f"control {number} changed nothing: {control}")

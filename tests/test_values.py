@@ -138,3 +138,10 @@ def test_naming_cuda_is_one_sentence_that_says_what_to_write(device, say):
 def test_recurrent_layers_are_refused(device):
     with pytest.raises(NotImplementedError, match="cuDNN"):
         torch.nn.LSTM(4, 4).to(device)(torch.randn(2, 2, 4, device=device))
+
+
+def test_a_loader_with_worker_processes_is_one_sentence(device):
+    data = torch.utils.data.TensorDataset(torch.zeros(4, 2))
+    with pytest.raises(RuntimeError, match="in a simulation write num_workers=0"):
+        next(iter(torch.utils.data.DataLoader(data, num_workers=2)))
+    assert len(list(torch.utils.data.DataLoader(data))) == 4

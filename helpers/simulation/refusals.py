@@ -63,14 +63,27 @@ def _refusing(name: str, module):
     return function
 
 
+def _without_workers(iterate):
+    """A DataLoader's `__iter__`; worker processes would inherit the simulation, and fail in it."""
+    def __iter__(self):
+        if self.num_workers:
+            raise RuntimeError(f"train uses a DataLoader with num_workers={self.num_workers}; in a simulation write "
+                               "num_workers=0, which needs the same memory on the card.")
+        return iterate(self)
+    return __iter__
+
+
 @contextlib.contextmanager
 def refuse_cuda():
     """Within it `torch.autocast("cuda")`, `GradScaler("cuda")` and calls about the GPU's memory raise RuntimeError.
 
-    Where there is no GPU, PyTorch itself would warn, carry on in float32 and so measure something else.
+    Where there is no GPU, PyTorch itself would warn, carry on in float32 and so measure something else. A DataLoader
+    with worker processes raises as well.
     """
     autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.grad_scaler.GradScaler
+    loader = torch.utils.data.DataLoader
     patches = [
+        (loader, "__iter__", _without_workers(loader.__iter__)),
         (autocast, "__init__", _refusing_init(
             autocast.__init__, 'torch.autocast("cuda")', "torch.autocast(device.type, dtype=...)")),
         (scaler, "__init__", _refusing_init(
