@@ -70,6 +70,8 @@ class CudaCard(Card):
         return torch.cuda.memory_allocated()
 
     def _measure(self, train, batch_size: int) -> Run:
+        # The cap is the process's, not the card's: another card opened since has set its own.
+        torch.cuda.set_per_process_memory_fraction(self.capacity / self.total)
         before, stats = self._clean(), torch.cuda.memory_stats()
         seconds = StepTimer()
         with seconds:

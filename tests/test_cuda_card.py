@@ -66,3 +66,18 @@ def test_an_out_of_memory_error_ends_the_run_not_the_notebook(card):
 
     run = card.run(fails, 2)
     assert not run.fits and run.error.startswith("CUDA out of memory.") and run.seconds is None
+
+
+def test_each_run_keeps_its_own_cards_cap(card, fractions):
+    """The cap is the process's: opening another card changes it for all."""
+    seen = []
+
+    def watched(device, batch_size):
+        seen.append(fractions[-1])
+        train(device, batch_size)
+
+    larger = CudaCard(CARDS["RTX 3090"], capacity=40 * GiB)
+    larger.device = torch.device("cpu")
+    for each in (card, larger):
+        each.run(watched, 2, expect_gradients=False)
+    assert set(seen[:len(seen) // 2]) == {22.5 / 80} and set(seen[len(seen) // 2:]) == {40 / 80}
