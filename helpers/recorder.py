@@ -55,6 +55,10 @@ class Recorder(TorchDispatchMode):
         self.request: TensorRecord | None = None
         self.last_event: int | None = None  # before an out-of-memory error
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # a wrapper around every call, for torch.compile
+
     def __enter__(self):
         self.roles.__enter__()
         return super().__enter__()
@@ -69,7 +73,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        self._settle()
+        if self.donor is not None:
+            self._settle()
         if func is PRIM_DEVICE and isinstance(args[0], FakeTensor):  # half of all calls: C++ asks where a tensor is
             return func(*args) if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         if self.workspace and func in MATRIX_PRODUCTS:

@@ -22,15 +22,17 @@ def moves_nothing(func) -> bool:
     return views or asks or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "new_empty")
 
 
-def tensors_in(value) -> list[torch.Tensor]:
+def tensors_in(*values) -> list[torch.Tensor]:
     """The tensors in an operator's arguments or results (PyTorch's own `tree_iter` takes several times as long)."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return []
-    return [tensor for item in value for tensor in tensors_in(item)]
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += tensors_in(*value)
+        elif isinstance(value, dict):
+            found += tensors_in(*value.values())
+    return found
 
 
 class Roofline:
@@ -42,7 +44,7 @@ class Roofline:
     def add(self, func, args, kwargs, out, flops: int) -> None:
         if moves_nothing(func):
             return
-        tensors = [tensor for tensor in tensors_in((args, kwargs, out)) if tensor.device.type == self.device_type]
+        tensors = [tensor for tensor in tensors_in(*args, kwargs, out) if tensor.device.type == self.device_type]
         # What is expanded is read once: its storage is smaller than its shape.
         moved = sum(min(tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()) for tensor in tensors)
         seconds = moved / self.spec.bandwidth

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers.simulation import attention, autocast, composites
 from helpers.simulation.backward_errors import DeviceGuard, raise_backward_errors
-from helpers.simulation.cache_keys import ShortCacheKeys
 from helpers.simulation.moving import generators_on_the_cpu, move_fake_parameters
+from helpers.simulation.quick_fakes import QuickFakeTensorMode
 from helpers.simulation.refusals import refuse_cuda
 from helpers.simulation.values import DEVICE, Values
 
@@ -102,7 +102,7 @@ def register() -> DeviceModule:
     return module
 
 
-class DatalessDeviceMode(ShortCacheKeys):
+class DatalessDeviceMode(QuickFakeTensorMode):
     """A FakeTensorMode for a device that cannot hold data at all: constants are not copied to it."""
 
     avoid_device_init = True
