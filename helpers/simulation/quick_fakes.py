@@ -24,6 +24,7 @@ class QuickFakeTensorMode(FakeTensorMode):
                       torch._C._set_throw_on_mutable_data_ptr)
         model = FakeTensor(self, torch.empty(0, device="meta"), torch.device("cpu"))
         self.attributes = {name: value for name, value in vars(model).items() if name != "fake_mode"}
+        self.place = "_fake_device" if "_fake_device" in self.attributes else "fake_device"  # before 2.12
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -107,5 +108,6 @@ class QuickFakeTensorMode(FakeTensorMode):
         fake = torch.Tensor._make_subclass(FakeTensor, empty, empty.requires_grad, dispatch_device=True,
                                            device_for_backend_keys=device)
         self.guard(fake)
-        vars(fake).update(self.attributes, _fake_device=device, fake_mode=self)
+        vars(fake).update(self.attributes, fake_mode=self)
+        vars(fake)[self.place] = device
         return fake
