@@ -69,6 +69,7 @@ def test_a_module_from_outside_is_lent_and_comes_back_untouched():
         one_step(model, torch.optim.AdamW(model.parameters()), DEVICE)
         twin = copy.deepcopy(model)
         assert twin.head.weight is twin.embedding.weight is not model.head.weight
+        assert twin.head.weight.fake_mode is model.head.weight.fake_mode  # a copied mode frees memory twice
     assert model.head.weight is model.embedding.weight is weight and weight.grad is None
     assert torch.equal(weight, before) and model.scale.item() == 2.0 and type(model.scale) is torch.Tensor
 

@@ -69,8 +69,8 @@ class Unknown(float):
 
 
 def _set_known(tensor, value) -> None:
-    """Remember the value of a tensor of one element until something writes into it."""
-    if isinstance(tensor, FakeTensor) and tensor.numel() == 1:
+    """Remember a tensor's one number until something writes into it."""
+    if isinstance(tensor, FakeTensor) and tensor.numel() == 1 and isinstance(value, (int, float)):
         tensor.known_value = value, tensor._version
 
 
@@ -91,6 +91,8 @@ def _called_from(package: str, depth: int) -> bool:
 
 
 def _deepcopy(func, args, kwargs):
+    if isinstance(args[0], FakeTensor):  # a copy of the mode, too, would free in its turn what the mode refers to
+        args[1][id(args[0].fake_mode)] = args[0].fake_mode
     with warnings.catch_warnings():  # about the address of data that is not there
         warnings.simplefilter("ignore", UserWarning)
         return func(*args, **kwargs)
@@ -148,15 +150,13 @@ def _update_scale(func, args, kwargs):
 
 def _full(func, args, kwargs):
     out = func(*args, **kwargs)
-    value = kwargs["fill_value"] if "fill_value" in kwargs else args[1]
-    if isinstance(value, (int, float)):
-        _set_known(out, value)
+    _set_known(out, kwargs["fill_value"] if "fill_value" in kwargs else args[1])
     return out
 
 
 def _fill(func, args, kwargs):
     out = func(*args, **kwargs)
-    if len(args) == 2 and isinstance(args[1], (int, float)):
+    if len(args) == 2:
         _set_known(args[0], args[1])
     return out
 
