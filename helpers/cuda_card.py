@@ -87,7 +87,8 @@ class CudaCard(Card):
         recorder.roles.forget_hooks()
         left = self._clean() - before
         return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated,
-                      peak_reserved=reserved, seconds=seconds.median, left_behind=max(left, 0), **counts)
+                      peak_reserved=reserved, seconds=seconds.median, held_before=before, left_behind=max(left, 0),
+                      **counts)
 
 
 class StepTimer:

@@ -7,12 +7,13 @@ from helpers.run import GiB, Run, format_bytes
 
 
 def check_training(card, train, batch_size: int, fits: bool = True, peak_below: int | None = None,
-                   largest_batch_at_least: int | None = None, explain: str = "") -> None:
+                   largest_batch_at_least: int | None = None, flops_at_most: float | None = None,
+                   explain: str = "") -> None:
     """Run `train(device, batch_size)` on the card and print whether it reaches the goals, else what stops it.
 
     fits: whether batch `batch_size` should fit. peak_below: bytes. largest_batch_at_least: a batch size that must fit
-    as well. explain: one sentence for success. Returns nothing and raises nothing for the reader's code; ValueError for
-    a `peak_below` that cannot be bytes.
+    as well. flops_at_most: floating-point operations of the whole run. explain: one sentence for success. Returns
+    nothing and raises nothing for the reader's code; ValueError for a `peak_below` that cannot be bytes.
     """
     if peak_below is not None and peak_below < 2**20:
         raise ValueError(f"peak_below is in bytes, got {peak_below}. Write {peak_below} * GiB.")
@@ -25,7 +26,7 @@ def check_training(card, train, batch_size: int, fits: bool = True, peak_below: 
     run = attempt(card, train, batch_size)
     if run is None:
         return
-    problem = mistake(run) or missed(run, fits, peak_below)
+    problem = mistake(run) or missed(run, fits, peak_below, flops_at_most)
     if problem:
         print(problem)
         return
@@ -33,7 +34,7 @@ def check_training(card, train, batch_size: int, fits: bool = True, peak_below: 
         larger = attempt(card, train, largest_batch_at_least)
         if larger is None:
             return
-        problem = missed(larger, True, None)
+        problem = missed(larger, True, None, None)
         if not problem and largest_batch_at_least != batch_size and larger.flops == run.flops:
             problem = (f"Not yet: batch {largest_batch_at_least} does the same work as batch {batch_size}. "
                        "Your function does not use batch_size.")
@@ -97,7 +98,7 @@ def mistake(run: Run) -> str:
     return ""
 
 
-def missed(run: Run, fits: bool, peak_below: int | None) -> str:
+def missed(run: Run, fits: bool, peak_below: int | None, flops_at_most: float | None) -> str:
     """What keeps the run from its goal, else an empty text."""
     if run.fits and not fits:
         return (f"Not yet: batch {run.batch_size} fits, with a peak of {run.peak_allocated / GiB:.2f} GiB. "
@@ -111,17 +112,21 @@ def missed(run: Run, fits: bool, peak_below: int | None) -> str:
     if peak_below is not None and run.peak_allocated >= peak_below:
         return (f"Not yet: the peak is {run.peak_allocated / GiB:.2f} GiB and was to be below {peak_below / GiB:.2f}. "
                 f"{dominant(run)}")
+    if flops_at_most is not None and run.flops > flops_at_most:
+        return f"Not yet: it computes {run.flops / flops_at_most - 1:.0%} more than is allowed."
     return ""
 
 
 def dominant(run: Run) -> str:
     sizes = run.roles_at_peak
     role = max(sizes, key=sizes.get)
-    return f"Most of it, {sizes[role] / GiB:.2f} GiB, is {role}."
+    part = "Most of it" if sizes[role] > sum(sizes.values()) / 2 else "The largest part"
+    return f"{part}, {sizes[role] / GiB:.2f} GiB, is {role}."
 
 
 def success(run: Run, larger: int | None) -> str:
     if not run.fits:
         return f"batch {run.batch_size} runs out of memory, as it should."
     more = f", and batch {larger} fits as well" if larger is not None and larger != run.batch_size else ""
-    return f"batch {run.batch_size} fits, peak {run.peak_allocated / GiB:.2f} GiB{more}."
+    fits = "runs out of memory, your function catches that and gets through" if run.request else "fits"
+    return f"batch {run.batch_size} {fits}, peak {run.peak_allocated / GiB:.2f} GiB{more}."

@@ -110,11 +110,13 @@ def download_encoders():
     disable_progress_bars()
     logging.disable_progress_bar()
     try:
-        return (ViTModel.from_pretrained(PRETRAINED_VIT, add_pooling_layer=False),
-                T5EncoderModel.from_pretrained(PRETRAINED_T5), AutoTokenizer.from_pretrained(PRETRAINED_T5))
+        vit, t5 = ViTModel.from_pretrained(PRETRAINED_VIT), T5EncoderModel.from_pretrained(PRETRAINED_T5)
+        tokenizer = AutoTokenizer.from_pretrained(PRETRAINED_T5)
     except OSError:
         raise ConnectionError(f"The weights of {PRETRAINED_VIT} and {PRETRAINED_T5} are not on this machine and could "
                               "not be downloaded: check the connection, or leave out pretrained=True.") from None
+    vit.pooler = None  # in the weights but not used; a ViT made without one reports it as unexpected
+    return vit, t5, tokenizer
 
 
 @torch.no_grad()
@@ -146,3 +148,12 @@ def image_tensor(image: "Image.Image") -> torch.Tensor:
     width, height = image.size
     pixels = torch.tensor(list(image.tobytes()), dtype=torch.float32)
     return pixels.view(height, width, 3).permute(2, 0, 1) / 127.5 - 1
+
+
+def switch_on_checkpointing(model, *args, **options) -> None:
+    """`model.activation_checkpointing_enable(...)`, a Hugging Face model's checkpoints, under the name that it has.
+
+    Transformers 5.17 knows it as gradient_checkpointing_enable only; 5.24 has both, and warns of that one.
+    """
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable(*args, **options)

@@ -6,7 +6,6 @@ choice does not fit, runs it again with one or two switches changed. `helpers.pl
 
 import dataclasses
 import functools
-import gc
 import itertools
 from collections.abc import Iterator
 
@@ -61,8 +60,8 @@ class Plan:
                     f"{run.capacity / GiB:.2f} GiB never used.")
         held = sum(run.roles_at_peak.values())
         where = f"{run.request.phase} of step {run.timeline.step[run.timeline.peak] + 1}"
-        return (f"Out of memory in {where}: {held / GiB:.2f} GiB allocated, {format_bytes(run.request.bytes)} more "
-                f"asked for, {run.capacity / GiB:.2f} GiB in all.")
+        return (f"Out of memory in {where}: {held / GiB:.2f} of {run.capacity / GiB:.2f} GiB allocated, "
+                f"{format_bytes(run.request.bytes)} more asked for.")
 
     def __str__(self) -> str:
         lines = [f"{self.choices.card}: {self.choices}", self.verdict]
@@ -108,16 +107,8 @@ def planning(choices: Choices) -> Iterator[Plan]:
 
 @functools.lru_cache(maxsize=64)
 def measure(choices: Choices, batch_size: int, capacity: int | None = None) -> Run:
-    """The run of a choice on a card of its own; one of the last is not run again, since it would give the same.
-
-    Meanwhile Python's garbage collector need not look at what was there before, which takes its time in a notebook that
-    holds much.
-    """
-    gc.freeze()
-    try:
-        return open_card(choices.card, kind="simulated", capacity=capacity).run(training_function(choices), batch_size)
-    finally:
-        gc.unfreeze()
+    """The run of a choice on a card of its own; one of the last is not run again, since it would give the same."""
+    return open_card(choices.card, kind="simulated", capacity=capacity).run(training_function(choices), batch_size)
 
 
 class KnownRuns(Card):

@@ -84,6 +84,7 @@ class Run:
     flops: floating-point operations of matrix products, convolutions and attention, a multiply-add counted as two.
     seconds: median time of an optimizer step without recording; None on a simulated card.
     estimated_seconds: roofline estimate of an optimizer step (helpers/roofline.py), a lower bound, not a measurement.
+    held_before: bytes that something else, an earlier run's error perhaps, held when the run began.
     left_behind: bytes that were still held when the run was over and its own names were gone.
     without_gradient: trainable parameters that had no gradient at any optimizer step.
     driver_calls, retries: cudaMalloc calls, and how often cached memory was given back to retry one.
@@ -103,6 +104,7 @@ class Run:
     flops: int
     seconds: float | None
     estimated_seconds: float
+    held_before: int
     left_behind: int
     without_gradient: tuple[str, ...]
     has_gradients: bool
@@ -127,13 +129,17 @@ class Run:
         if self.fits and self.without_gradient:
             names = ", ".join(self.without_gradient[:3])
             notes += f"; {len(self.without_gradient)} trainable parameters got no gradient ({names} ...)"
+        if self.held_before >= 64 * MiB:  # cuBLAS keeps less than that
+            notes += f"; {format_bytes(self.held_before)} were held before it began"
         if self.left_behind:
             notes += f"; {format_bytes(self.left_behind)} still held by names outside the function"
         if not self.fits:
             asked = f", asked for {format_bytes(self.request.bytes)} more" if self.request else ""
             held = sum(self.roles_at_peak.values())
-            return (f"batch {self.batch_size}: OUT OF MEMORY with {held / GiB:.2f} GiB allocated{asked}, "
-                    f"{self.capacity / GiB:.2f} GiB in all{notes}")
+            return (f"batch {self.batch_size}: OUT OF MEMORY with {held / GiB:.2f} of {self.capacity / GiB:.2f} GiB "
+                    f"allocated{asked}{notes}")
+        if self.request:
+            notes = f"; it caught an out-of-memory error on the way{notes}"
         return (f"batch {self.batch_size}: fits, peak {self.peak_allocated / GiB:.2f} GiB allocated, "
                 f"{self.peak_reserved / GiB:.2f} of {self.capacity / GiB:.2f} GiB reserved{notes}")
 

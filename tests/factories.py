@@ -47,7 +47,8 @@ def made_up_run(batch_size=2, fits=True, capacity=8 * GiB, steps=2, activations=
         "error": None if fits else "out of memory", "peak_allocated": sum(peak.values()),
         "peak_reserved": sum(peak.values()) + 16 * MiB, "timeline": line, "live_at_peak": live,
         "request": None if fits else request, "flops": 10 ** 9 * batch_size, "seconds": None, "estimated_seconds": 0.1,
-        "left_behind": 0, "without_gradient": (), "has_gradients": True, "driver_calls": 1, "retries": 0}
+        "held_before": 0, "left_behind": 0, "without_gradient": (), "has_gradients": True, "driver_calls": 1,
+        "retries": 0}
     return Run(**{**fields, **changes})
 
 

@@ -30,3 +30,9 @@ def stored_text(name: str, cell_id: str) -> str:
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return "".join(output["text"] for output in cell.outputs if output["output_type"] == "stream")
+
+
+def source(name: str, cell_id: str) -> str:
+    """The code, or the text, of a cell."""
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    return next(cell.source for cell in notebook.cells if cell.id == cell_id)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from helpers import open_card
+from helpers.features import switch_on_checkpointing
 
 SMALL_VIT = transformers.ViTConfig(hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=256,
                                    image_size=32, patch_size=8)
@@ -32,12 +33,12 @@ def quiet():
     transformers.utils.logging.set_verbosity(before)
 
 
-def train_vit(training_mode=True, frozen=False, **enable):
-    """enable: options of activation_checkpointing_enable; without any there is no checkpoint."""
+def train_vit(training_mode=True, frozen=False, *kwargs, **options):
+    """kwargs, options: those of activation_checkpointing_enable; without any there is no checkpoint."""
     def train(device, batch_size):
         model = transformers.ViTModel(SMALL_VIT, add_pooling_layer=False).to(device).train(training_mode)
-        if enable:
-            model.activation_checkpointing_enable(**enable)
+        if kwargs or options:
+            switch_on_checkpointing(model, *kwargs, **options)
         model.embeddings.requires_grad_(not frozen)
         optimizer = torch.optim.AdamW(model.parameters())
         images = torch.randn(batch_size, 3, 32, 32, device=device)
@@ -62,7 +63,7 @@ def test_C1_checkpointing_turns_the_cache_off():
     tokens = torch.randint(64, (1, 6))
     model.train()
     assert model(input_ids=tokens, labels=tokens, use_cache=True).past_key_values is not None
-    model.activation_checkpointing_enable()
+    switch_on_checkpointing(model)
     assert model(input_ids=tokens, labels=tokens, use_cache=True).past_key_values is None
 
 
@@ -105,8 +106,7 @@ def test_C2_left_out_the_argument_warns_and_means_reentrant():
 @pytest.mark.filterwarnings("ignore:None of the inputs")
 def test_C2_the_card_names_parameters_without_a_gradient(card):
     good = card.run(train_vit(frozen=True, every_n_layers=1), 64)
-    bad = card.run(train_vit(frozen=True, activation_checkpointing_kwargs={"use_reentrant": True}), 64,
-                   expect_gradients=False)
+    bad = card.run(train_vit(True, True, {"use_reentrant": True}), 64, expect_gradients=False)
     assert good.without_gradient == () and len(bad.without_gradient) > 50
     assert bad.peak_allocated < 0.5 * good.peak_allocated  # a saving that is too good
 

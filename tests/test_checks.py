@@ -98,6 +98,18 @@ def test_training_that_reaches_the_goal(said):
     assert "as it should" in said(checks.training, run_of(fits=False), nothing, 2, fits=False)
 
 
+def test_no_role_is_called_most_that_is_less_than_half(said):
+    text = said(checks.training, run_of(activations=0.8), nothing, 2, peak_below=5 * GiB)
+    assert "The largest part" in text and "Most" not in text
+
+
+def test_work_can_be_limited(said):
+    work = made_up_run(2).flops
+    assert said(checks.training, run_of(), nothing, 2, flops_at_most=work).startswith("Right")
+    text = said(checks.training, run_of(), nothing, 2, flops_at_most=work / 2)
+    assert text == "Not yet: it computes 100% more than is allowed."
+
+
 @pytest.mark.parametrize(("changes", "part"), [
     ({"has_gradients": False, "without_gradient": ("a", "b")}, "no parameter got a gradient"),
     ({"without_gradient": ("fusion.vit",)}, "1 trainable parameters got no gradient (fusion.vit)"),

@@ -39,6 +39,14 @@ def test_the_model(said):
     assert sum(size for name, size in weights.items() if "feed_forward" in name) * 3 == 2 * sum(weights.values())
 
 
+def test_the_parts_add_up_to_the_whole(said):
+    """`position` is a parameter of the model itself, and the blocks are nine."""
+    parts = dict(said["model"].named_children())
+    assert sum(said["millions"](part) for part in parts.values()) + said["model"].position.numel() / 1e6 == (
+        pytest.approx(said["millions"](said["model"])))
+    assert len(parts["blocks"]) == 9
+
+
 def test_frozen_encoders_leave_no_activations(said):
     roles = said["encoding"].roles_at_peak
     assert roles["activations"] == roles["gradients"] == 0

@@ -68,6 +68,34 @@ def test_what_is_always_there_stays_float32(amp):
     assert floats == {"float32", "float16", "bool"}
 
 
+def test_temporaries_grew_by_two_float32_tables(cells, amp, plain):
+    """Of softmax's backward. With them a third of the activations becomes a quarter of the whole."""
+    tables = [record for record in amp.live_at_peak if record.role == "temporaries" and record.shape[-2:] == (512, 512)]
+    assert [record.dtype for record in tables] == ["float32", "float32"]
+    grown = amp.roles_at_peak["temporaries"] - plain.roles_at_peak["temporaries"]
+    assert 0.6 * grown < sum(record.bytes for record in tables) < 1.5 * grown
+    saved = plain.peak_allocated - amp.peak_allocated
+    assert activations(plain) - activations(amp) > saved
+
+
+def test_copies_that_are_not_there_at_the_peaks(cells, amp):
+    """In training the head's and most of the last block's are used up; without gradients the last block is not done."""
+    def copied(run):
+        return {record.module for record in run.live_at_peak
+                if record.operator == "aten._to_copy" and len(record.shape) == 2 and record.dtype != "float32"}
+
+    assert {name for name in copied(amp) if name.startswith(("head", "blocks.8"))} == {"blocks.8.attention.qkv"}
+    forward = run_cells(NAME, "imports", "copies-run")["cached"](True, False)
+    copies = copied(open_card(kind="simulated").run(forward, 1, expect_gradients=False))
+    assert {name for name in copies if name.startswith("blocks.8")} == {"blocks.8.attention.qkv"}
+
+
+def test_where_the_scale_starts_and_how_it_moves():
+    scaler = torch.amp.GradScaler("cpu")
+    assert (scaler.get_scale(), scaler.get_backoff_factor(), scaler.get_growth_factor()) == (65536, 0.5, 2)
+    assert scaler.get_growth_interval() == 2000
+
+
 def test_weights_get_a_copy():
     """2 bytes for each parameter of a product, less what backward has used."""
     copies = float(re.search(r"copies of weights +float16 +([\d.]+)", stored_text(NAME, "kinds"))[1])

@@ -3,11 +3,13 @@
 import dataclasses
 import re
 
+import nbformat
 import pytest
 import torch
+import torch.utils.checkpoint
 
-from helpers import FusionConfig, FusionTransformer, GiB, open_card
-from tests.notebook_cells import run_cells, stored_text
+from helpers import FusionConfig, FusionTransformer, GiB, make_batch, open_card
+from tests.notebook_cells import NOTEBOOKS, run_cells, stored_text
 
 NAME = "04_fusion_projection"
 FUSIONS = ("concat", "project-features", "project-tokens", "project-add")
@@ -15,7 +17,7 @@ FUSIONS = ("concat", "project-features", "project-tokens", "project-add")
 
 @pytest.fixture(scope="module")
 def cells():
-    return run_cells(NAME, "imports", "training", "fuse", "by-hand")
+    return run_cells(NAME, "imports", "training", "fuse", "by-hand", "check-narrow")
 
 
 def table(cell: str) -> dict[str, str]:
@@ -104,3 +106,87 @@ def test_on_the_batch_axis_nothing_is_fused(cells):
     assert text.startswith("[4, 512, 512]") and "target batch_size (2)" in text
     assert stored_text(NAME, "cat-zero-silent").endswith("True\n")
     assert stored_text(NAME, "solution-narrow").startswith("Right")
+
+
+def fewer(config, **changes):
+    return dataclasses.replace(config, **({"vit_dim": 256, "t5_dim": 256, "heads": 8} | changes))
+
+
+def joined(config, axis):
+    return dataclasses.replace(config, fusion=f"project-{axis}")
+
+
+def steps(config, model=FusionTransformer, count=2, batch=None, amp=False, prepare=dict):
+    """A training function as the exercise asks for one, with something else changed."""
+    def train(device, batch_size):
+        network = model(config).to(device)
+        optimizer = torch.optim.AdamW(network.parameters())
+        for _ in range(count):
+            documents = make_batch(config, batch or batch_size, device)
+            with torch.autocast(device.type, dtype=torch.float16, enabled=amp):
+                loss = network(**prepare(documents)).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
+
+
+class Recomputing(FusionTransformer):
+    def run_blocks(self, h):
+        for block in self.blocks:
+            h = torch.utils.checkpoint.checkpoint(block, h, use_reentrant=False)
+        return h
+
+
+ANSWERS = {
+    "as asked": (lambda config: steps(fewer(config)), "Right: batch 4 fits, peak 6.59 GiB."),
+    "add": (lambda config: steps(joined(config, "add")), "it projects, with weights of [512, 768]"),
+    "tokens": (lambda config: steps(joined(config, "tokens")), "it projects"),
+    "features": (lambda config: steps(joined(config, "features")), "tokens are 1024 wide"),
+    "projected to half": (lambda config: steps(fewer(config, t5_dim=512, heads=12, fusion="project-features")),
+                          "it projects, with weights of [256, 256]"),
+    "narrower": (lambda config: steps(fewer(config, vit_dim=128, t5_dim=128, heads=4)), "tokens are 256 wide"),
+    "uneven": (lambda config: steps(fewer(config, vit_dim=128, t5_dim=384)), "the sides have 128 and 384 features"),
+    "wide heads": (lambda config: steps(fewer(config, heads=4)), "4 heads share the width, so a head has 128"),
+    "narrow heads": (lambda config: steps(fewer(config, heads=2)), "so a head has 256 features"),
+    "heads not divided": (lambda config: lambda *_: fewer(config, heads=28), "cannot be divided into 28 heads"),
+    "short": (lambda config: steps(fewer(config, seq_len=256)), "20 sequences of 256 tokens"),
+    "few pages": (lambda config: steps(fewer(config, pages=2)), "8 sequences of 512 tokens"),
+    "batch 2": (lambda config: steps(fewer(config), batch=2), "10 sequences of 512 tokens"),
+    "sdpa": (lambda config: steps(fewer(config, attention="sdpa")), "no attention table is kept"),
+    "amp": (lambda config: steps(fewer(config), amp=True), "activations are float16"),
+    "fewer blocks": (lambda config: steps(fewer(config, depth=8)), "times what project-add does"),
+    "recomputed": (lambda config: steps(fewer(config), Recomputing), "times what project-add does"),
+    "one step": (lambda config: steps(fewer(config), count=1), "times what project-add does"),
+    "first features": (lambda config: steps(config, lambda _: FusionTransformer(fewer(config)), prepare=lambda batch: {
+        **batch, "vit": batch["vit"][..., :256], "t5": batch["t5"][..., :256]}), "Right:"),
+    "baseline": (lambda config: steps(config), "runs out of memory"),
+    "no gradient": (lambda config: lambda device, _: FusionTransformer(fewer(config)).to(device), "no parameter got"),
+    "nothing": (lambda config: lambda *_: None, "put nothing on the card"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_exercise_says_what_else_was_changed(cells, added, capsys, answer):
+    make, expected = ANSWERS[answer]
+    cells["check_narrow"](make(cells["config"]))
+    printed = capsys.readouterr().out
+    assert expected in printed and printed.startswith("Right" if expected.startswith("Right") else "Not yet")
+
+
+@pytest.fixture(scope="module")
+def added(cells):
+    """What the check compares with, without the long search for the largest batches."""
+    cells["runs"] = {"project-add": cells["card"].run(cells["training"](cells["configs"]["project-add"]), 4)}
+
+
+def test_the_exercise_quotes_what_cat_says(cells):
+    picture, text = torch.zeros(2, 197, 512), torch.zeros(2, 512, 512)
+    with pytest.raises(RuntimeError) as error:
+        torch.cat([picture, text], dim=2)
+    notebook = nbformat.read(NOTEBOOKS / f"{NAME}.ipynb", as_version=4)
+    assert any(f"> {error.value}" in cell.source for cell in notebook.cells if cell.id == "exercise-shape-text")
+    assert torch.cat([picture, text], dim=1).shape[1] == 197 + 512
+    with pytest.raises(RuntimeError, match="Expected size 197"):
+        torch.cat([picture, text], dim=0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import GiB, MiB, make_batch, open_card
 from tests.notebook_cells import run_cells
@@ -15,13 +16,20 @@ def said():
     """The names of the notebook after its cells that measure."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CARD", "simulated")
-        names = run_cells(NAME, "imports", "look", "look-print", "train", "guess", "measure-2", "measure-4",
-                          "gap-print", "each-step-run", "each-step-print", "first-iterations-run",
-                          "first-iterations-print", "fragment-small", "lengths", "lengths-run", "remedies",
-                          "validation", "validation-print", "kept-losses", "cudnn-count", "cudnn-modules",
-                          "exercise-change")
+        names = run_cells(NAME, "imports", "series-train", "look", "look-print", "train", "guess", "measure-2",
+                          "measure-4", "gap-print", "each-step-run", "each-step-print", "any-length",
+                          "first-iterations-run", "first-iterations-print", "fragment-small", "lengths",
+                          "lengths-run", "remedies", "validation", "validation-print", "kept-losses",
+                          "cudnn-modules", "check-validation", "exercise-change")
         torch.backends.cudnn.benchmark = False
         yield names
+
+
+def operators(step) -> set[str]:
+    """The matrix products and convolutions of a step, forward and backward."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return {str(name) for name in counter.get_flop_counts()["Global"]}
 
 
 def unallocated(run) -> int:
@@ -62,11 +70,12 @@ def test_clearing_each_step_looks_emptier_and_costs_calls(said):
     assert 0 <= said["plain"].peak_allocated - cleared.peak_allocated < 16 * MiB  # "a few MiB"
 
 
-def test_an_old_peak_stays_reserved(said):
-    held, line = said["held"], said["line"]
+def test_an_old_peak_stays_reserved(said, monkeypatch):
+    monkeypatch.setitem(said, "card", card := open_card(kind="simulated"))
+    line, held = card.run(said["training_with"]([512, 512, 128, 128], ["step 3"]), 2).timeline, said["held"]
     peaks = [max(size for size, at in zip(line.allocated, line.step, strict=True) if at == step) for step in range(4)]
     assert peaks[2] < peaks[1] / 2
-    assert held[1][1] == held[2][1] > 15 * GiB and held[3][1] < held[2][1] / 1.9
+    assert held[2][1] == held[3][1] > 15 * GiB and held[4][1] < held[3][1] / 1.9
 
 
 def test_the_small_story(said):
@@ -139,7 +148,10 @@ def test_a_loss_after_backward_is_512_bytes(said):
 
 
 def test_there_is_no_convolution(said):
-    assert "aten.convolution" not in said["in_model"] and "aten.convolution" in said["in_vit"]
+    tiny, vit = said["tiny"], said["vit"]
+    model, batch = said["FusionTransformer"](tiny), make_batch(tiny, 2)
+    assert operators(lambda: model(**batch).loss.backward()) == {"aten.addmm", "aten.bmm", "aten.mm"}
+    assert "aten.convolution" in operators(lambda: vit(torch.zeros(1, 3, 224, 224)))
     convolutions = said["convolutions"]
     assert convolutions(said["FusionTransformer"](said["tiny"])) == [] and len(convolutions(said["vit"])) == 1
 
@@ -147,6 +159,56 @@ def test_there_is_no_convolution(said):
 def test_the_exercise_fails_in_the_second_step(said):
     run = said["card"].run(said["train_and_validate"], 2)
     assert not run.fits and run.timeline.step[-1] == 1
+
+
+def validating(said, validate):
+    """The exercise's loop with `validate(model, batch)`, which gives what is kept of a validation, in a list."""
+    def train(device, batch_size):
+        model = said["FusionTransformer"](said["config"]).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        batch, validation = make_batch(said["config"], batch_size, device), []
+        for _ in range(2):
+            model.train()
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.eval()
+            validation += validate(model, batch)
+        return validation
+
+    return train
+
+
+def without_graph(model, batch):
+    with torch.no_grad():
+        return [model(**batch).loss]
+
+
+ANSWERS = {
+    "no graph": (without_graph, "Right: batch 2 fits, peak 15.08 GiB."),
+    "a number": (lambda model, batch: [loss.item() for loss in without_graph(model, batch)], "Right:"),
+    "nothing": (lambda model, batch: [], "Not yet: 0 validation losses are returned."),
+    "made up": (lambda model, batch: [0.0], "it computes 0.0 forward passes"),
+    "not kept": (lambda model, batch: without_graph(model, batch)[:0], "Not yet: 0 validation losses"),
+    "with a graph": (lambda model, batch: [model(**batch).loss.item()], "model.eval() does not switch autograd off."),
+    "graphs kept": (lambda model, batch: [model(**batch).loss], "runs out of memory"),
+    "one page": (lambda model, batch: without_graph(model, {**batch, "vit": batch["vit"][:, :1],
+                                                            "t5": batch["t5"][:, :1]}), "it computes 0.4 forward"),
+    "an error": (lambda model, batch: [model.loss], "It happened in this line: \"an error\": (lambda model, batch:"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_exercise_wants_both_losses_and_no_graph(said, capsys, answer):
+    validate, expected = ANSWERS[answer]
+    said["check_validation"](validating(said, validate))
+    printed = capsys.readouterr().out
+    assert expected in printed and (answer in ("no graph", "a number")) == printed.startswith("Right")
+
+
+def test_the_exercise_wants_a_list(said, capsys):
+    said["check_validation"](said["train"])  # returns None
+    assert "0 validation losses" in capsys.readouterr().out
 
 
 def test_the_failing_request_would_fit_in_one_piece_and_the_batch_would_not(said):

@@ -168,10 +168,21 @@ def test_runs_from_a_larger_card_are_judged_by_the_capacity():
     assert "✗" in words(plots.ladder([("four", run, 1)], capacity=8 * GiB))
 
 
+def test_batch_sweep_close_up_shows_the_lines_alone():
+    figure = plots.batch_sweep([made_up_run(size) for size in (1, 2)], unit="sequence", close_up=True)
+    axes = figure.axes[0]
+    assert axes.get_ylim()[0] > 0 and axes.get_xlabel() == "batch size (sequences)"
+    assert "a sequence" in plots.describe(figure) and "Each sequence costs" in words(figure)
+
+
 def test_trade_fills_what_is_worth_choosing_and_labels_do_not_overlap():
     figure = FIGURES["trade"]()
     filled = [parts(figure, label)[0].get_markerfacecolor() != "white" for label in ("baseline", "half", "worse")]
     assert filled == [True, True, False]
+    equal = made_up_run(2)
+    figure = plots.trade({"first": (1.0, equal), "the same again": (1.0, equal), "a hair less": (1.2, made_up_run(2))})
+    assert [parts(figure, label)[0].get_markerfacecolor() != "white" for label in (
+        "first", "the same again", "a hair less")] == [True, False, False]
     crowd = plots.trade({f"technique number {i}": (1.0 + i / 500, made_up_run(2, activations=1 + i / 100))
                          for i in range(7)})
     crowd.draw_without_rendering()

@@ -69,27 +69,27 @@ def ladder(rows: list[tuple[str, Run, int]], title: str | None = None, capacity:
     low = min(rows, key=lambda row: needed(row[1]))
     start = f"from {needed(runs[0]) / GiB:.1f} " if runs[0].fits else "down "
     default = f"“{low[0]}” needs the least: {start}to {gib(needed(low[1]))}"
+    changes = f", each with its change from the {'first row' if from_first else 'row above'}"
+    changes = "" if from_first and not runs[0].fits else changes
     return finish(figure, ax, title or default,
-                  f"Ladder of techniques on {name} with {gib(capacity, 2)}, each with its change from the "
-                  f"{'first row' if from_first else 'row above'}. "
-                  + ". ".join(words))
+                  f"Ladder of techniques on {name} with {gib(capacity, 2)}{changes}. " + ". ".join(words))
 
 
 @styled
 def trade(points: dict[str, tuple[float, Run]], title: str | None = None, capacity: int | None = None):
     """Peak memory against work. points: label -> (FLOPs relative to the baseline, 1.0 = as many, Run).
 
-    A filled point is a choice worth making: nothing else needs both less memory and no more work.
+    A filled point is a choice worth making: nothing else needs less memory (by more than a percent) and no more work.
     """
     check_runs([run for _, run in points.values()], "trade")
     capacity, name = the_card([run for _, run in points.values()], capacity)
     where = {label: (100 * (ratio - 1), needed(run) / GiB) for label, (ratio, run) in points.items()}
-    worth = {label for label, (work, peak) in where.items() if not any(
-        other[0] <= work + 0.05 and other[1] <= peak and other != (work, peak) for other in where.values())}
+    worth = {label for label in where if not any(beats(where, other, label) for other in where)}
     figure, ax = new_figure(4.2)
     for label, (work, peak) in where.items():
-        ax.plot([work], [peak], "o", color=INK if label in worth else FAINT, markersize=8, gid=label, zorder=5,
-                markerfacecolor=INK if label in worth else "white", markeredgewidth=1.6)
+        ax.plot([work], [peak], "o", color=INK if label in worth else FAINT, markersize=8, gid=label,
+                zorder=6 if label in worth else 5, markerfacecolor=INK if label in worth else "white",
+                markeredgewidth=1.6)
     works = [work for work, _ in where.values()]
     room = max(max(works) - min(works), 4)
     ax.set_xlim(min(works) - room * 0.08, max(works) + room * 0.3)
@@ -107,6 +107,14 @@ def trade(points: dict[str, tuple[float, Run]], title: str | None = None, capaci
                       for label, (work, peak) in where.items())
     return finish(figure, ax, title or f"“{low}” saves {saved:.1f} GiB {price}",
                   f"Peak memory against extra work on {name} with {gib(capacity, 2)}: {words}")
+
+
+def beats(where: dict[str, tuple[float, float]], other: str, label: str) -> bool:
+    """Whether `other` is as good in memory and in work, and better in one; of two equal points the first counts."""
+    (work, peak), (other_work, other_peak) = where[label], where[other]
+    as_good = other_work <= work + 0.05 and other_peak <= 1.01 * peak
+    better = other_work < work - 0.05 or other_peak < 0.99 * peak
+    return as_good and (better or list(where).index(other) < list(where).index(label))
 
 
 def write_apart(ax, where: dict[str, tuple[float, float]], worth: set[str]) -> None:
@@ -148,6 +156,7 @@ def combinations(rows: list[tuple[set[str], Run]], switches: list[str], title: s
                  capacity: int | None = None):
     """Every on/off combination of some switches, lowest peak first. A dot under a stem means: this switch is on.
 
+    A run that failed stands as high as what it held and asked for, and is labelled as in `ladder` by what it held.
     rows: (names of the switches that are on, Run). switches: all names, in the order of the rows of dots.
     """
     rows = sorted(((set(on), run) for on, run in rows), key=lambda row: (needed(row[1]), len(row[0]), sorted(row[0])))
@@ -158,17 +167,19 @@ def combinations(rows: list[tuple[set[str], Run]], switches: list[str], title: s
     capacity, name = the_card([run for _, run in rows], capacity)
     figure, (ax, dots) = new_figure(3.2 + 0.24 * len(switches), rows=2, sharex=True,
                                     height_ratios=[2.6, 0.24 * len(switches)])
+    numbers = [f"{needed(run) / GiB:.1f}" if run.fits else f" > {sum(run.roles_at_peak.values()) / GiB:.1f}"
+               for _, run in rows]
     for column, (on, run) in enumerate(rows):
         peak, fits = needed(run) / GiB, fits_in(run, capacity)
         ax.plot([column, column], [0, peak], color=INK if fits else BAD, linewidth=1.6)
         ax.plot([column], [peak], "o" if fits else "X", color=INK if fits else BAD, markersize=6 if fits else 8,
                 gid="fits" if fits else "fails")
-        ax.text(column, peak, f"  {peak:.1f}", rotation=90, ha="center", va="bottom", path_effects=halo(),
+        ax.text(column, peak, f"  {numbers[column]}", rotation=90, ha="center", va="bottom", path_effects=halo(),
                 color=INK if fits else BAD, zorder=6)
         dots.plot([column] * len(switches), range(len(switches)), "o", color="#DDDDDD", markersize=4)
         chosen = [number for number, switch in enumerate(switches) if switch in on]
         dots.plot([column] * len(chosen), chosen, "o-", color=INK, markersize=6, linewidth=1, gid="on")
-    ax.set_ylim(0, max(capacity, *(needed(run) for _, run in rows)) / GiB * 1.18)
+    ax.set_ylim(0, max(capacity, *(needed(run) for _, run in rows)) / GiB * 1.25)
     ax.set_ylabel("GiB at the peak")
     ax.tick_params(axis="x", bottom=False)
     dots.set_yticks(range(len(switches)), switches)
@@ -180,10 +191,13 @@ def combinations(rows: list[tuple[set[str], Run]], switches: list[str], title: s
     fitting = sum(fits_in(run, capacity) for _, run in rows)
     if fitting < len(rows):
         ax.plot([], [], "o", color=INK, label="fits")
-        ax.plot([], [], "X", color=BAD, markersize=8, label="does not fit")
+        failed = " (> allocated at the error)" if not all(run.fits for _, run in rows) else ""
+        ax.plot([], [], "X", color=BAD, markersize=8, label="does not fit" + failed)
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0.9 * capacity / GiB / ax.get_ylim()[1]), frameon=False)
-    words = "; ".join(f"{' + '.join(switch for switch in switches if switch in on) or 'none'} {gib(needed(run))}"
-                      + ("" if fits_in(run, capacity) else " does not fit") for on, run in rows)
+    words = "; ".join(f"{' + '.join(switch for switch in switches if switch in on) or 'none'} {number.strip()} GiB"
+                      + ("" if fits_in(run, capacity) else " does not fit" if run.fits else
+                         " allocated when it failed, a lower bound")
+                      for (on, run), number in zip(rows, numbers, strict=True))
     return finish(figure, ax, title or f"{fitting} of {len(rows)} combinations fit; the lowest peak is "
                   f"{gib(needed(rows[0][1]))}",
                   f"Combinations on {name} with {gib(capacity, 2)}, lowest peak first: {words}")

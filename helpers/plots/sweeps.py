@@ -22,11 +22,13 @@ from helpers.run import GiB, Run
 
 
 @styled
-def batch_sweep(runs: list[Run] | dict[str, list[Run]], title: str | None = None):
+def batch_sweep(runs: list[Run] | dict[str, list[Run]], title: str | None = None, unit: str = "document",
+                close_up: bool = False):
     """Measured peaks against the batch size, with the straight line through those that fit.
 
     runs: a list, or label -> list to compare. The line is what is paid once (at batch 0) and what each document costs;
     a batch that does not fit is marked where the line says it would lie. Two series show where their lines cross.
+    unit: what a batch is made of. close_up: show the lines alone, without zero and without the card's capacity.
     """
     series = runs if isinstance(runs, dict) else {"": list(runs)}
     for several in series.values():
@@ -53,20 +55,24 @@ def batch_sweep(runs: list[Run] | dict[str, list[Run]], title: str | None = None
                         markeredgewidth=2.5, zorder=6, gid="fails")
             ends.append((label, fixed, each, colour))
         failed |= bool(fails) and lines[label] is not None
-        words.append(sentence(label, fits, fails, lines[label]))
+        words.append(sentence(label, fits, fails, lines[label], unit))
     ax.set_xlim(0, last * 1.02)
-    ax.set_ylim(0, max(capacity, *(run.peak_allocated for run in everything),
-                       *(fixed + each * last for _, fixed, each, _ in ends)) / GiB * 1.12)
+    heights = [height / GiB for _, fixed, each, _ in ends for height in (fixed, fixed + each * last)]
+    heights += [run.peak_allocated / GiB for run in everything]
+    if close_up:
+        ax.set_ylim(min(heights) - 0.3, max(heights) + 0.3)
+    else:
+        ax.set_ylim(0, max(capacity / GiB, *heights) * 1.12)
+        capacity_line(ax, capacity, name)
     ax.set_xticks(range(last + 1) if last <= 12 else sorted({0, *(run.batch_size for run in everything)}))
-    ax.set_xlabel("batch size (documents)")
+    ax.set_xlabel(f"batch size ({unit}s)")
     ax.set_ylabel("peak allocated, GiB")
     label_lines(ax, ends, last)
     if failed:
         legend(figure, [Line2D([], [], color=BAD, marker="x", linestyle="none", markersize=9, markeredgewidth=2.5,
                                label="does not fit: where the line leads")])
-    capacity_line(ax, capacity, name)
     crossing = mark_crossing(ax, ends, last)
-    return finish(figure, ax, title or message(series, lines),
+    return finish(figure, ax, title or message(series, lines, unit),
                   f"Peak memory against batch size on {name} with {gib(capacity, 2)}. {'. '.join(words)}{crossing}")
 
 
@@ -82,22 +88,22 @@ def straight_line(runs: list[Run]) -> tuple[float, float] | None:
     return height - each * middle, each
 
 
-def sentence(label, fits, fails, line) -> str:
+def sentence(label, fits, fails, line, unit) -> str:
     parts = [", ".join(f"batch {run.batch_size} {gib(run.peak_allocated, 2)}" for run in fits) or "nothing fits"]
     if fails:
         parts.append("does not fit: batch " + ", ".join(str(run.batch_size) for run in fails))
     if line:
-        parts.append(f"the line is {gib(line[0], 2)} and {gib(line[1], 2)} a document")
+        parts.append(f"the line is {gib(line[0], 2)} and {gib(line[1], 2)} a {unit}")
     return (f"{label}: " if label else "") + "; ".join(parts)
 
 
-def message(series, lines) -> str:
+def message(series, lines, unit) -> str:
     known = [(label, line) for label, line in lines.items() if line]
     if len(series) > 1 and len(known) > 1:
-        return "A document costs " + ", ".join(f"{gib(each)} with {label}" for label, (_, each) in known)
+        return f"A {unit} costs " + ", ".join(f"{gib(each)} with {label}" for label, (_, each) in known)
     (several,) = list(series.values())[:1]
     best = max((run.batch_size for run in several if run.fits), default=0)
-    start = f"Each document costs {gib(known[0][1][1])}: " if known else ""
+    start = f"Each {unit} costs {gib(known[0][1][1])}: " if known else ""
     end = f"batch {best} is the last that fits" if any(not run.fits for run in several) else f"batch {best} fits"
     return start + (end if start else end.capitalize())
 
@@ -105,7 +111,8 @@ def message(series, lines) -> str:
 def label_lines(ax, ends, last: int) -> None:
     """Each line's name and its two numbers, beside it at the right."""
     heights = [(fixed + each * last) / GiB for _, fixed, each, _ in ends]
-    places = spread(heights, ax.get_ylim()[1] * 0.19)
+    low, high = ax.get_ylim()
+    places = spread(heights, (high - low) * 0.19)
     for (label, fixed, each, colour), height in zip(ends, places, strict=True):
         text = f"{gib(fixed)} +\n{gib(each)} × batch"
         ax.annotate(f"{label}\n{text}" if label else text, (1.01, height), xycoords=ax.get_yaxis_transform(),

@@ -1,5 +1,6 @@
 """A CUDA card that needs no GPU: PyTorch's own code on tensors without data, and a model of the caching allocator."""
 
+import contextlib
 import gc
 
 import torch
@@ -17,6 +18,17 @@ from helpers.simulation.simpler_allocators import WithoutCaching, WithoutRoundin
 # What `leave_out` may name: parts of this card, and parts of the device.
 ALLOCATORS = {"rounding": WithoutRounding, "caching": WithoutCaching}
 KNOWN_PARTS = {"workspaces", "in-place writes", *ALLOCATORS, *PARTS}
+
+
+@contextlib.contextmanager
+def only_new_garbage():
+    """Within it Python's garbage collector leaves out what was there before. A process that has loaded much would spend
+    as long on looking at it, again and again, as a run takes."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class SimulatedCard(Card):
@@ -82,7 +94,8 @@ class SimulatedCard(Card):
                             "in-place writes" not in self.leave_out, self._out_of_memory,
                             Roofline(self.spec, "sim"))
         try:
-            with Interrupts() as interrupts, simulation(self.spec.compute_capability, self.leave_out & PARTS), recorder:
+            with (Interrupts() as interrupts, only_new_garbage(),
+                  simulation(self.spec.compute_capability, self.leave_out & PARTS), recorder):
                 recorder.roles.at_each_module = interrupts.check
                 error = call_and_forget(train, self.device, batch_size)
         finally:
@@ -92,7 +105,7 @@ class SimulatedCard(Card):
             recorder.roles.forget_hooks()
             gc.collect()
         return finish(self, recorder, batch_size, error, peak_allocated=self.allocator.peak_allocated,
-                      peak_reserved=self.allocator.peak_reserved, seconds=None,
+                      peak_reserved=self.allocator.peak_reserved, seconds=None, held_before=before,
                       left_behind=self.allocator.allocated - held - before,
                       driver_calls=self.allocator.driver_calls - calls, retries=self.allocator.retries - retries)
 
