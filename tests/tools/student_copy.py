@@ -4,12 +4,14 @@
     python tests/tools/student_copy.py --run notebooks student   also runs each copy
 
 The notebooks stay the only source: a cell tagged "solution" is left out, all others are copied as they are. With --run
-every cell of a copy must work without the answers, and say in text what it says in the notebook.
+every cell of a copy must work without the answers, also when it is run twice, and say in text what it says in the
+notebook.
 """
 
 import argparse
 import ast
 import builtins
+import copy
 import pathlib
 import shutil
 import sys
@@ -18,6 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from run_notebooks import clean, execute, read, side_by_side, write
 
 FOR_TEACHERS = ("workshop.md",)
+AGAIN = "-again"  # end of the id of a cell that is run a second time
 
 
 def is_solution(cell) -> bool:
@@ -70,20 +73,33 @@ def text_outputs(cell) -> list:
     return [text for text in said if text]
 
 
-def differences(original, copy) -> list[str]:
-    """Cells of the run `copy` that say something else than in `original`: they depend on a solution."""
+def each_twice(notebook):
+    """Every code cell of `notebook` twice in a row, as an impatient reader runs it; returns the notebook."""
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if cell.cell_type == "code":
+            cells.append(copy.deepcopy(cell))
+            cells[-1].id += AGAIN
+    notebook.cells = cells
+    return notebook
+
+
+def differences(original, run) -> list[str]:
+    """Cells of the copy `run` that say something else than in `original`: they depend on a solution, or on not being
+    run twice."""
     before = {cell.id: cell for cell in original.cells}
-    return [f"cell {cell.id}: {text_outputs(cell)!r} is {text_outputs(before[cell.id])!r} in the notebook"
-            for cell in copy.cells
+    return [f"cell {cell.id}: {text_outputs(cell)!r} is {text_outputs(before[cell.id.removesuffix(AGAIN)])!r} in the "
+            "notebook" for cell in run.cells
             if cell.cell_type == "code" and "nbval-ignore-output" not in cell.metadata.get("tags", [])
-            and text_outputs(cell) != text_outputs(before[cell.id])]
+            and text_outputs(cell) != text_outputs(before[cell.id.removesuffix(AGAIN)])]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=pathlib.Path)
     parser.add_argument("target", type=pathlib.Path)
-    parser.add_argument("--run", action="store_true", help="run each copy, to see that it works unanswered")
+    parser.add_argument("--run", action="store_true", help="run each copy unanswered, each cell twice")
     arguments = parser.parse_args()
     if arguments.target.resolve() == arguments.source.resolve():
         parser.error("the copy must not replace the notebooks")
@@ -95,16 +111,16 @@ def main() -> int:
     (arguments.target / ".student-copy").write_text("Made by tests/tools/student_copy.py; it is replaced as a whole.\n")
     paths, failed = sorted(arguments.source.glob("*.ipynb")), 0
     for path in paths:
-        copy = arguments.target / path.name
-        copy.write_text(write(without_solutions(read(path))), encoding="utf-8")
-        print(f"{copy}: {sum(map(is_solution, read(path).cells))} solution cells left out", flush=True)
+        made = arguments.target / path.name
+        made.write_text(write(without_solutions(read(path))), encoding="utf-8")
+        print(f"{made}: {sum(map(is_solution, read(path).cells))} solution cells left out", flush=True)
 
     def run(path):
-        return differences(read(path), execute(read(arguments.target / path.name), arguments.target))
+        return differences(read(path), execute(each_twice(read(arguments.target / path.name)), arguments.target))
 
     for path, problems in side_by_side(run, paths) if arguments.run else ():
         failed += bool(problems)
-        for line in problems or ["runs unanswered, and says the same"]:
+        for line in problems or ["runs unanswered, each cell twice, and says the same"]:
             print(f"{path.name}: {line}", flush=True)
     print(f"{len(paths)} notebooks copied to {arguments.target}" + f", {failed} depend on a solution" * arguments.run)
     return int(failed > 0)
