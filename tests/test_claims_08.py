@@ -83,14 +83,14 @@ def test_the_loss_needs_three_copies_of_the_logits(notebook):
 def test_batch_32_is_full_of_logits(notebook):
     assert not notebook["card"].run(notebook["train_lm"], 32).fits
     notebook.execute("lm-guess", "lm-measure")
-    run = notebook["run"]
+    run = notebook["language_model"]
     logits = sum(record.bytes for record in run.live_at_peak if record.shape == (32 * 1024, 50257))
     assert logits > 0.8 * run.peak_allocated and run.timeline.phase[run.timeline.peak] == "backward"
 
 
 def test_the_loss_in_pieces(notebook):
     notebook.execute("chunked")
-    chunked, run = notebook["chunked"], notebook["run"]
+    chunked, run = notebook["chunked"], notebook["language_model"]
     assert chunked.peak_allocated < run.peak_allocated / 3
     assert 1.03 < chunked.flops / run.flops < 1.12  # "a little more work"
     assert notebook.execute("chunked-same").endswith("True\n")
