@@ -28,7 +28,7 @@ class QuickFakeTensorMode(FakeTensorMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # a wrapper around every call, for torch.compile, which a simulation refuses
+        return False  # a wrapper around every call, for torch.compile; a simulation compiles nothing
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         func = SAME_WITHOUT_DATA.get(func, func)

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from helpers.simulation import attention, autocast, composites
 from helpers.simulation.backward_errors import DeviceGuard, raise_backward_errors
 from helpers.simulation.moving import generators_on_the_cpu, move_fake_parameters
+from helpers.simulation.passed_over import pass_over
 from helpers.simulation.quick_fakes import QuickFakeTensorMode
 from helpers.simulation.refusals import refuse_cuda
 from helpers.simulation.values import DEVICE, Values
@@ -161,6 +162,7 @@ def simulation(capability: tuple[int, int] = (8, 6), leave_out=frozenset()):
         stack.enter_context(move_fake_parameters())
         stack.enter_context(generators_on_the_cpu())
         stack.enter_context(refuse_cuda())
+        stack.enter_context(pass_over())
         mode = stack.enter_context(DatalessDeviceMode(allow_non_fake_inputs=True))
         stack.enter_context(Values())
         if "dropout masks" in leave_out:
