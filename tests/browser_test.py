@@ -210,11 +210,14 @@ def controls(page):
     return [(control, keys) for control, keys in found if control.is_visible() and control.is_enabled()]
 
 
-def move_every_control(page) -> int:
-    """Move each widget once, by keyboard: the planner's last picture must change each time. Returns their number."""
+def move_controls(page, most: int | None = None) -> int:
+    """Move widgets once each, by keyboard: the planner's last picture must change each time. Returns their number.
+
+    most: only so many of them.
+    """
     image = page.locator(".jp-OutputArea-output img.widget-image").last
     image.scroll_into_view_if_needed()
-    found = controls(page)
+    found = controls(page)[:most]
     for number, (control, keys) in enumerate(found):
         before = image.get_attribute("src")
         if "ArrowRight" in keys and control.get_attribute("aria-valuenow") == control.get_attribute("aria-valuemax"):
@@ -231,12 +234,13 @@ def move_every_control(page) -> int:
 
 
 def check_planner(page, screenshots: pathlib.Path) -> None:
-    """The planner answers each of its controls, in both themes and in a wide and a narrow window."""
+    """The planner answers each of its controls, and some in the other theme and in a narrow window."""
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
         page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
         for width in (1280, 800):
             page.set_viewport_size({"width": width, "height": 1000})
-            assert move_every_control(page) >= 5
+            first = theme.endswith("Light") and width == 1280
+            assert move_controls(page, None if first else 2) >= (13 if first else 2)
             page.screenshot(path=str(screenshots / f"{PLANNER}_{theme.split()[-1].lower()}_{width}.png"))
     check_outputs(page.evaluate(CELLS))
 
