@@ -1,5 +1,6 @@
 """What training scripts do beside training: save, compile, import a library that names CUDA."""
 
+import importlib
 import io
 import sys
 
@@ -88,13 +89,12 @@ def test_a_library_may_name_cuda_while_it_is_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
     def train(device, batch_size):
-        import names_cuda
+        names_cuda = importlib.import_module("names_cuda")
         plain(device, batch_size)
         assert names_cuda.function().type == "cuda"
 
     def uses_it(device, batch_size):
-        import names_cuda
-        torch.ones(batch_size, device=names_cuda.function())
+        torch.ones(batch_size, device=importlib.import_module("names_cuda").function())
 
     def names_it(device, batch_size):
         torch.device("cuda")
@@ -108,6 +108,7 @@ def test_a_library_may_name_cuda_while_it_is_imported(tmp_path, monkeypatch):
         sys.modules.pop("names_cuda", None)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method")
 def test_a_scheduler_of_transformers_is_imported_on_first_use():
     """Its module names CUDA, and is loaded only when somebody asks for a function of it."""
     for name in [name for name in sys.modules if name.startswith("transformers.optimization")]:
