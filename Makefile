@@ -44,7 +44,7 @@ student: $(READY)  ## copy the notebooks to student/, without solutions and outp
 
 browser: $(READY)  ## open and run every notebook in JupyterLab in Chromium, and start its slides
 	@$(PY) -c "import playwright" 2>/dev/null || $(PY) -m pip install -q -e ".[browser]"
-	$(SAME) $(PY) -m pytest -q -n 2 $(ARGS) tests/browser_test.py
+	$(SAME) $(PY) -m pytest -q -n 2 $(ARGS) tests/notebooks/browser_test.py
 
 clean:  ## remove the environment and everything made here
 	rm -rf .venv student screenshots .pytest_cache .ruff_cache

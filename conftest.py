@@ -1,7 +1,8 @@
 """pytest at the root: GPU tests are skipped with a reason, and nbval compares what it would otherwise let pass.
 
 It lies here, not in tests/, so that it also holds for `pytest --nbval notebooks`. The nbval part replaces three of
-nbval 0.11's own methods, hence the exact pin in environment.yml; tests/test_nbval_holes.py shows that it works.
+nbval 0.11's own methods, hence the exact pin in environment.yml; tests/notebooks/test_nbval_holes.py shows that it
+works.
 """
 
 import os

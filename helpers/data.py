@@ -5,7 +5,7 @@ import math
 import torch
 
 from helpers.model import FusionConfig
-from helpers.run import check_whole_number
+from helpers.units import check_whole_number
 
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 SIGNAL = 0.5  # size of the signal beside noise of size 1

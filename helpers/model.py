@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helpers.run import GiB, check_whole_number
+from helpers.units import GiB, check_whole_number
 
 FUSIONS = ("concat", "project-features", "project-tokens", "project-add")
 ATTENTIONS = ("eager", "sdpa")

@@ -1,10 +1,10 @@
 """Pictures of runs. Each function takes `Run` objects or plain numbers, prints nothing and returns a Matplotlib figure
-with its message as the title and a sentence for people who do not see it (`helpers.display.describe`).
+with its message as the title and a sentence for people who do not see it (`helpers.lessons.display.describe`).
 
 `show(plots.timeline(run))` displays one. Nothing goes through pyplot, so no state is left behind.
 """
 
-from helpers.display import describe, show
+from helpers.lessons.display import describe, show
 from helpers.plots.comparisons import combinations, ladder, trade
 from helpers.plots.one_run import breakdown, timeline
 from helpers.plots.segments import segments

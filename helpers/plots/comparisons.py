@@ -2,6 +2,7 @@
 
 from matplotlib.text import Text
 
+from helpers.measuring.run import Run
 from helpers.plots.one_run import the_card, verdict_of
 from helpers.plots.style import (
     BAD,
@@ -20,7 +21,7 @@ from helpers.plots.style import (
     role_bar,
     styled,
 )
-from helpers.run import GiB, Run
+from helpers.units import GiB
 
 
 @styled

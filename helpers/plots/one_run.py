@@ -4,6 +4,7 @@ import itertools
 
 from matplotlib.patches import Rectangle
 
+from helpers.measuring.run import ROLES, Run, Timeline
 from helpers.plots.style import (
     BAD,
     COLOURS,
@@ -28,7 +29,7 @@ from helpers.plots.style import (
     share_of,
     styled,
 )
-from helpers.run import ROLES, GiB, Run, Timeline, format_bytes
+from helpers.units import GiB, format_bytes
 
 POINTS = 600  # a longer timeline is thinned to about this many events
 SHORT = {"setup": ["setup"], "forward": ["forward", "fwd"], "backward": ["backward", "bwd"],

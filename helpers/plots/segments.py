@@ -5,7 +5,7 @@ import math
 from matplotlib.patches import Patch, Rectangle
 
 from helpers.plots.style import BAD, FAINT, INK, finish, gib, legend, new_figure, styled
-from helpers.run import GiB, MiB, format_bytes
+from helpers.units import GiB, MiB, format_bytes
 
 IN_USE = "#5B6570"  # no role's colour
 LINES = 8  # all segments one after the other, written in about so many lines as text is

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from helpers.run import ROLES, GiB, Run
+from helpers.measuring.run import ROLES, Run
+from helpers.units import GiB
 
 # Near Okabe and Ito's colours, told apart without colour vision. Neighbours in a stack differ in lightness
 # too, for print in grey; temporaries have a pattern.

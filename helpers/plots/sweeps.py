@@ -3,6 +3,7 @@
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from helpers.measuring.run import Run
 from helpers.plots.one_run import the_card
 from helpers.plots.style import (
     BAD,
@@ -18,7 +19,7 @@ from helpers.plots.style import (
     spread,
     styled,
 )
-from helpers.run import GiB, Run
+from helpers.units import GiB
 
 
 @styled

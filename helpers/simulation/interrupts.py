@@ -14,7 +14,7 @@ import torch
 TORCH = str(pathlib.Path(torch.__file__).parent)
 MODULES = str(pathlib.Path(torch.nn.modules.__file__).parent)
 HELPERS = str(pathlib.Path(__file__).parent.parent)
-CALLER = str(pathlib.Path(HELPERS) / "card.py")
+CALLER = str(pathlib.Path(HELPERS) / "cards" / "base.py")
 
 
 class Interrupts:

@@ -14,7 +14,7 @@ from cuda_dispatch import cuda_dispatch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from helpers.simulation.sim_device import foreach_by_default, lift_only_cpu_tensors
+from helpers.simulation.session import foreach_by_default, lift_only_cpu_tensors
 from tests.cuda_dispatch.allocations import Allocations
 from tests.cuda_dispatch.networks import cases
 

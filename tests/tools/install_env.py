@@ -3,7 +3,7 @@
     python3 tests/tools/install_env.py environment.yml .venv
 
 Runs on a bare Python, so it uses nothing but the standard library, and reads only the shape that this project's
-environment.yml has (tests/test_project.py compares it with a real YAML parser).
+environment.yml has (tests/project/test_project.py compares it with a real YAML parser).
 """
 
 import importlib.util
