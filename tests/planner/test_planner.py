@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from helpers import planner as planner_module
-from helpers import planner_widget
 from helpers.cards.opening import open_card
+from helpers.planner import widget as planner_widget
 from helpers.planner.choices import OPTIMIZERS, Choices, make_choices, training_function
 from helpers.planner.planning import plan, planning
 from helpers.planner.widget import Planner, draw_timeline, in_html
