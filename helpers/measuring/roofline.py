@@ -9,8 +9,6 @@ import functools
 
 import torch
 
-from helpers.cards.catalogue import CardSpec
-
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -36,9 +34,9 @@ def tensors_in(*values) -> list[torch.Tensor]:
 
 
 class Roofline:
-    """Sums the seconds of operators on `spec`; only tensors on `device_type` count."""
+    """Sums the seconds of operators on the card `spec` (a `CardSpec`); only tensors on `device_type` count."""
 
-    def __init__(self, spec: CardSpec, device_type: str):
+    def __init__(self, spec, device_type: str):
         self.spec, self.device_type, self.seconds = spec, device_type, 0.0
 
     def add(self, func, args, kwargs, out, flops: int) -> None:
