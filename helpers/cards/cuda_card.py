@@ -12,6 +12,7 @@ from helpers.cards.catalogue import CardSpec
 from helpers.measuring.recorder import Recorder
 from helpers.measuring.roofline import Roofline
 from helpers.measuring.run import Run
+from helpers.torch_private import clear_cublas_workspaces
 from helpers.units import GiB
 
 
@@ -65,7 +66,7 @@ class CudaCard(Card):
     def _clean(self) -> int:
         gc.collect()
         torch.cuda.synchronize()
-        torch._C._cuda_clearCublasWorkspaces()  # kept by PyTorch for the process: a run on a clean card has none
+        clear_cublas_workspaces()  # kept by PyTorch for the process: a run on a clean card has none
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()

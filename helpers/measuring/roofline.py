@@ -9,13 +9,15 @@ import functools
 
 import torch
 
+from helpers.torch_private import schema_of
+
 HALF = (torch.float16, torch.bfloat16)
 
 
 @functools.cache
 def moves_nothing(func) -> bool:
     """Whether the operator only makes a view, or memory that it does not fill."""
-    views = any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
+    views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema_of(func).returns)
     asks = func.namespace == "prim"  # where a tensor lives, and the like
     return views or asks or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "new_empty")
 
