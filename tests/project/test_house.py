@@ -103,7 +103,10 @@ def test_a_tensor_takes_the_path_that_the_page_tells():
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        plots.breakdown(open_card(kind="simulated").run(train, batch_size=2))
+        run = open_card(kind="simulated").run(train, batch_size=2)
+        plots.breakdown(run)
     finally:
         sys.setprofile(before)
     assert left == []
+    tables = {record.role for record in run.live_at_peak if record.operator == "aten._softmax"}
+    assert tables == {"activations"}
