@@ -1,107 +1,16 @@
 """The register of private PyTorch: every undocumented name that the project uses, and nothing else reaches one.
 
-An entry says what the name is for, what breaks without it, and since which PyTorch the project has seen it (2.11 is the
-oldest that it was tried with). A name that the installed PyTorch lacks fails where it is used, not on import, and
-`first_missing()` says so in one sentence: `make check` prints it.
+An entry says what the name is for and what breaks without it; all are in PyTorch 2.11, the oldest that was tried, and a
+later one says since when. A name that the installed PyTorch lacks fails where it is used, not on import, and `make
+check` says in one sentence which it is. How that works is in private_names.py.
 """
 
-import contextlib
-import dataclasses
-import functools
 import importlib
-import operator
-import typing
 
 import torch
+from torch import nn, ops
 
-OLDEST = "2.11"
-
-
-@dataclasses.dataclass(frozen=True)
-class Private:
-    """path: "torch._C._swap_tensor_impl", the dotted place; purpose: what the project does with it; without: what
-    breaks if it is gone; since: the first PyTorch that the project has seen it in. instance: makes an object that has
-    the attribute, where its class has not. cuda: only builds for CUDA have it."""
-
-    path: str
-    purpose: str
-    without: str
-    since: str = OLDEST
-    instance: typing.Callable | None = None
-    cuda: bool = False
-
-    def find(self):
-        """The object; AttributeError or ModuleNotFoundError where this PyTorch lacks it."""
-        if self.instance is not None:
-            return getattr(self.instance(), self.path.rpartition(".")[2])
-        head, *rest = self.path.split(".")
-        found, name = importlib.import_module(head), head
-        for part in rest:
-            name += "." + part
-            if not hasattr(found, part):
-                with contextlib.suppress(ModuleNotFoundError):
-                    importlib.import_module(name)
-            found = getattr(found, part)
-        return found
-
-
-REGISTER: list[Private] = []
-
-
-def private(path: str, purpose: str, without: str, **known) -> typing.Any:
-    """Register a name and return what it names; where it is missing, something that says so when it is called."""
-    entry = Private(path, purpose, without, **known)
-    REGISTER.append(entry)
-    try:
-        return entry.find()
-    except (AttributeError, ModuleNotFoundError):
-        return functools.partial(_missing, entry)
-
-
-def attribute(path: str, purpose: str, without: str, **known):
-    """Register an attribute of instances; returns what reads it: `attribute("torch.Tensor._version", ...)(tensor)`."""
-    private(path, purpose, without, **known)
-    return operator.attrgetter(path.rpartition(".")[2])
-
-
-def place(path: str, purpose: str, without: str, **known):
-    """Register an attribute that the project replaces for a time; returns `replaced`: `with replaced(new): ...`, whose
-    `as` is what stood there."""
-    private(path, purpose, without, **known)
-    entry, (owner, _, name) = REGISTER[-1], path.rpartition(".")
-
-    @contextlib.contextmanager
-    def replaced(new):
-        holder = dataclasses.replace(entry, path=owner).find()
-        before = getattr(holder, name)
-        setattr(holder, name, new)
-        try:
-            yield before
-        finally:
-            setattr(holder, name, before)
-
-    return replaced
-
-
-def _missing(entry: Private, *args, **kwargs):
-    raise RuntimeError(sentence(entry))
-
-
-def sentence(entry: Private) -> str:
-    return (f"PyTorch {torch.__version__} has no {entry.path}, which the project needs for {entry.purpose}; "
-            f"without it {entry.without} (see helpers/torch_private.py).")
-
-
-def first_missing() -> str | None:
-    """One sentence for the first name that the installed PyTorch lacks; None where it has all."""
-    for entry in REGISTER:
-        try:
-            entry.find()
-        except (AttributeError, ModuleNotFoundError):
-            if not entry.cuda or torch.version.cuda:
-                return sentence(entry)
-    return None
-
+from helpers.private_names import attribute, place, private
 
 # FakeTensors: tensors with shape, dtype and device, and no data.
 FAKE = "torch._subclasses.fake_tensor."
@@ -127,6 +36,24 @@ set_warn_deprecated_on_mutable_data_ptr = private(
     "torch._C._set_warn_deprecated_on_mutable_data_ptr", "guarding data that is not there", "fast_mode.py fails")
 set_throw_on_mutable_data_ptr = private(
     "torch._C._set_throw_on_mutable_data_ptr", "guarding data that is not there", "fast_mode.py fails")
+
+
+def _fake():
+    return FakeTensor(FakeTensorMode(), torch.empty(0, device="meta"), torch.device("cpu"))
+
+
+# Names of these objects that have no underscore and no documentation either: used as they are.
+attribute(FAKE + "FakeTensor.fake_device", "the device of a tensor without calling an operator",
+          "no operator runs", instance=_fake)
+attribute(FAKE + "FakeTensor.fake_mode", "the mode of a tensor", "no operator runs", instance=_fake)
+attribute(FAKE + "FakeTensor.constant", "numbers that are known", "host tensors lose their values", instance=_fake)
+attribute(FAKE + "FakeTensorMode.in_kernel_invocation", "answering C++ where a tensor is", "no operator runs",
+          instance=lambda: FakeTensorMode())
+attribute(FAKE + "FakeTensorMode.avoid_device_init", "a device that holds no data", "a constant on the card fails")
+for _name in ("inplace_idx", "metadata", "view_idx"):
+    attribute(f"{FAKE}_DispatchCacheEntryOutputInfo.{_name}", "what a remembered operator gave", "fast_mode.py fails")
+attribute(FAKE + "FakeTensorMode._allow_unsafe_data_ptr_access", "guarding data that is not there",
+          "a read of such data warns", instance=lambda: FakeTensorMode())
 swap_tensor_impl = private(
     "torch._C._swap_tensor_impl", "moving a parameter that keeps its identity", "module.to(device) fails")
 
@@ -149,9 +76,9 @@ ExcludeDispatchKeyGuard = private("torch._C._ExcludeDispatchKeyGuard", "leaving 
 sdp_priority_order = private("torch._C._get_sdp_priority_order", "the order in which attention kernels are tried",
                              "scaled_dot_product_attention fails")
 schema_of = attribute("torch._ops.OpOverload._schema", "the names of an operator's arguments",
-                      "autocast and the roofline fail", instance=lambda: torch.ops.aten.add.Tensor)
+                      "autocast and the roofline fail", instance=lambda: ops.aten.add.Tensor)
 packet_of = attribute("torch._ops.OpOverload._overloadpacket", "the formula of an operator's FLOPs",
-                      "no operations are counted", instance=lambda: torch.ops.aten.add.Tensor)
+                      "no operations are counted", instance=lambda: ops.aten.add.Tensor)
 _KERNEL = "the operator that CUDA runs", "softmax, views or attention fail"
 softmax = private("torch.ops.aten._softmax", *_KERNEL)
 log_softmax = private("torch.ops.aten._log_softmax", *_KERNEL)
@@ -173,13 +100,67 @@ module_apply = place("torch.nn.Module._apply", "module.to(device)", "a module ca
 truncated_normal = place("torch.nn.init._no_grad_trunc_normal_", "initialisers that look at data",
                          "transformers' models cannot be built in a run")
 parameters_of = attribute("torch.nn.Module._parameters", "module.to(device)", "a module cannot move",
-                          instance=torch.nn.Identity)
+                          instance=nn.Identity)
 buffers_of = attribute("torch.nn.Module._buffers", "module.to(device)", "a module cannot move",
-                       instance=torch.nn.Identity)
+                       instance=nn.Identity)
 backward_hooks_of = attribute("torch.Tensor._backward_hooks", "hooks of a parameter that moves",
                               "a moved parameter loses its hooks")
 accumulate_hooks_of = attribute("torch.Tensor._post_accumulate_grad_hooks", "hooks of a parameter that moves",
                                 "a moved parameter loses its hooks")
+version_of = attribute("torch.Tensor._version", "a scalar whose value is known", "a value is believed for too long")
+is_view = private("torch.Tensor._is_view", "the cache of cast weights", "casts of views are kept as well")
+address_of = attribute("torch.UntypedStorage._cdata", "telling storages apart", "no memory is counted")
+attribute("torch.utils._foreach_utils._foreach_supported_types", "optimizers that work on lists of tensors",
+          "an optimizer step needs less than on CUDA")
+attribute("torch.optim.optimizer._foreach_supported_types", "optimizers that work on lists of tensors",
+          "an optimizer step needs less than on CUDA")
+TorchDispatchMode = private("torch.utils._python_dispatch.TorchDispatchMode", "seeing every operator",
+                            "nothing is recorded")
+tree_iter = private("torch.utils._pytree.tree_iter", "tensors in nested containers", "optimizer state has no role")
+
+# Public names that a run replaces for its time, there where it does: documented, but not as places to put another.
+for _path, _purpose, _without in (
+        ("torch.Generator", "generators of the card", "torch.Generator(device) fails"),
+        ("torch.save", "saving tensors without values", "torch.save fails"),
+        ("torch.compile", "running what was compiled as it was written", "a compiled model fails"),
+        ("torch.compiler.set_stance", "running what was compiled as it was written", "a compiled model fails"),
+        ("torch.clear_autocast_cache", "the end of the cache of cast weights", "casts are kept for too long"),
+        ("torch.nn.functional.dropout", "dropout of the CPU, to compare with", "notebook 09 fails"),
+        ("torch.amp.autocast_mode.autocast.__init__", "autocast that names CUDA", "it runs in float32"),
+        ("torch.amp.grad_scaler.GradScaler.__init__", "a GradScaler that names CUDA", "it scales nothing"),
+        ("torch.utils.data.DataLoader.__iter__", "a DataLoader with worker processes", "the workers fail")):
+    private(_path, _purpose, _without)
+
+# The CUDA card.
+clear_cublas_workspaces = private("torch._C._cuda_clearCublasWorkspaces", "a clean CUDA card before a run",
+                                  "two workspaces of an earlier run are counted", cuda=True)
+
+
+# What differs between versions of PyTorch, and what is more than one name.
+
+
+def device_slot(attributes) -> str:
+    """The name, among a FakeTensor's attributes, under which it keeps its device: another one before 2.12."""
+    return "_fake_device" if "_fake_device" in attributes else "fake_device"
+
+
+def guard_of(mode):
+    """What FakeTensorMode calls on a new tensor, so that a read of its data warns or fails."""
+    if getattr(mode, "_allow_unsafe_data_ptr_access", True):
+        return set_warn_deprecated_on_mutable_data_ptr
+    return set_throw_on_mutable_data_ptr
+
+
+def foreach_type_lists() -> list[list[type]]:
+    """The types of tensors that optimizers take many of at a time; one list or two, whatever this PyTorch keeps."""
+    owners = importlib.import_module("torch.optim.optimizer"), importlib.import_module("torch.utils._foreach_utils")
+    lists = (getattr(owner, "_foreach_supported_types", None) for owner in owners)
+    return list({id(types): types for types in lists if types is not None}.values())
+
+
+def fused_optimizers() -> list:
+    """Operators of fused optimizers for which PyTorch has no shape rule."""
+    return [getattr(torch, name) for name in ("_fused_sgd_", "_fused_adagrad_") if hasattr(torch, name)]
 
 
 def hooks_of(tensor) -> tuple:
@@ -197,17 +178,3 @@ def set_hooks(tensor, hooks: tuple) -> None:
 def apply_to(module, fn) -> None:
     """`module._apply(fn)`, whoever overrides it."""
     module._apply(fn)
-
-
-version_of = attribute("torch.Tensor._version", "a scalar whose value is known", "a value is believed for too long")
-is_view = private("torch.Tensor._is_view", "the cache of cast weights", "casts of views are kept as well")
-address_of = attribute("torch.UntypedStorage._cdata", "telling storages apart", "no memory is counted")
-foreach_utils = private("torch.utils._foreach_utils", "optimizers that work on lists of tensors",
-                        "an optimizer step needs less than on CUDA")
-TorchDispatchMode = private("torch.utils._python_dispatch.TorchDispatchMode", "seeing every operator",
-                            "nothing is recorded")
-tree_iter = private("torch.utils._pytree.tree_iter", "tensors in nested containers", "optimizer state has no role")
-
-# The CUDA card.
-clear_cublas_workspaces = private("torch._C._cuda_clearCublasWorkspaces", "a clean CUDA card before a run",
-                                  "two workspaces of an earlier run are counted", cuda=True)

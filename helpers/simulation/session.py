@@ -11,7 +11,7 @@ from helpers.simulation.fake_tensors.module_moves import generators_on_the_cpu, 
 from helpers.simulation.torch_functions.cuda_names import refuse_cuda
 from helpers.simulation.torch_functions.save_and_compile import pass_over
 from helpers.simulation.values.reading import Values
-from helpers.torch_private import FakeTensor, foreach_utils, only_lift_cpu_tensors, set_only_lift_cpu_tensors
+from helpers.torch_private import FakeTensor, foreach_type_lists, only_lift_cpu_tensors, set_only_lift_cpu_tensors
 
 PARTS = {"autocast lists", "attention kernels", "foreach", "dropout masks"}
 _one_at_a_time = threading.RLock()
@@ -26,16 +26,13 @@ class DatalessDeviceMode(QuickFakeTensorMode):
 @contextlib.contextmanager
 def foreach_by_default():
     """As on CUDA: optimizers and clip_grad_norm_ work on lists of tensors, also of fake ones."""
-    from torch.optim import optimizer
-
-    lists = {id(types): types for owner in (optimizer, foreach_utils)
-             if (types := getattr(owner, "_foreach_supported_types", None)) is not None}
-    for types in lists.values():
+    lists = foreach_type_lists()
+    for types in lists:
         types.append(FakeTensor)
     try:
         yield
     finally:
-        for types in lists.values():
+        for types in lists:
             types.remove(FakeTensor)
 
 

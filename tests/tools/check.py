@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 
-from helpers import FusionConfig, FusionTransformer, make_batch, open_card, torch_private
+from helpers import FusionConfig, FusionTransformer, make_batch, open_card, private_names
 
 PACKAGES = ("torch", "transformers", "jupyterlab", "ipywidgets", "matplotlib")
 GiB = 2**30
@@ -37,7 +37,7 @@ def smallest_run(device, batch_size):
 
 def main() -> int:
     print("versions:", versions())
-    missing = torch_private.first_missing()
+    missing = private_names.first_missing()
     if missing:
         print(f"inside:   {missing}")
         return 1

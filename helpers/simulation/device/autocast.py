@@ -14,7 +14,6 @@ from helpers.torch_private import DispatchKey, DispatchKeySet, ExcludeDispatchKe
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
-AUTOCAST = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 
 
 def words(text: str) -> list[str]:
@@ -161,6 +160,7 @@ def find(name: str):
 def register() -> torch.library.Library:
     """Register every list; the kernels live as long as the library that this returns."""
     library = torch.library.Library("aten", "IMPL")
+    autocast = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 
     def add(name, policy):
         op = find(name)
@@ -169,7 +169,7 @@ def register() -> torch.library.Library:
                   _float32 if name in CPU_FLOAT32 else _unchanged)(op)
 
         def kernel(*args, **kwargs):
-            with ExcludeDispatchKeyGuard(AUTOCAST):
+            with ExcludeDispatchKeyGuard(autocast):
                 return (on_cpu if _cpu_lists else on_cuda)(args, kwargs)
         library.impl(name, kernel, "AutocastPrivateUse1")
 

@@ -11,9 +11,9 @@ from helpers.torch_private import (
     DisableTorchDispatch,
     FakeTensor,
     FakeTensorMode,
+    device_slot,
+    guard_of,
     make_subclass,
-    set_throw_on_mutable_data_ptr,
-    set_warn_deprecated_on_mutable_data_ptr,
     unsafe_view,
 )
 
@@ -28,12 +28,10 @@ class QuickFakeTensorMode(FakeTensorMode):
         super().__init__(*args, **kwargs)
         self.entries = {}  # short key -> the mode's own cache entry: what came out
         self.entry = None  # of the operator that the mode has just answered
-        unsafe = getattr(self, "_allow_unsafe_data_ptr_access", True)
-        self.guard = (set_warn_deprecated_on_mutable_data_ptr if unsafe else
-                      set_throw_on_mutable_data_ptr)
+        self.guard = guard_of(self)
         model = FakeTensor(self, torch.empty(0, device="meta"), torch.device("cpu"))
         self.attributes = {name: value for name, value in vars(model).items() if name != "fake_mode"}
-        self.place = "_fake_device" if "_fake_device" in self.attributes else "fake_device"  # before 2.12
+        self.place = device_slot(self.attributes)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -115,7 +113,7 @@ class QuickFakeTensorMode(FakeTensorMode):
     def make_fake(self, empty: torch.Tensor, device: torch.device) -> FakeTensor:
         """`FakeTensor(self, empty, device)`."""
         fake = make_subclass(FakeTensor, empty, empty.requires_grad, dispatch_device=True,
-                                           device_for_backend_keys=device)
+                             device_for_backend_keys=device)
         self.guard(fake)
         vars(fake).update(self.attributes, fake_mode=self)
         vars(fake)[self.place] = device

@@ -57,12 +57,12 @@ def move_fake_parameters():
     A module with real weights, built outside, is lent: the simulation gives it fake parameters, and its own are put
     back at the end, untouched.
     """
-    lent = []  # (module, "_parameters" or "_buffers", name, the real tensor)
+    lent = []  # (module, `parameters_of` or `buffers_of`, name, the real tensor)
     replaced: dict[int, tuple] = {}  # real parameter and its fake: tied weights stay tied
 
     def lend(module, kind, name, real, fake):
         lent.append((weakref.ref(module), kind, name, real))
-        getattr(module, kind)[name] = fake
+        kind(module)[name] = fake
 
     def move(module, fn, recurse=True):
         if recurse:
@@ -80,20 +80,20 @@ def move_fake_parameters():
                     if gradient is not None:
                         parameter.grad = fn(gradient)
                 elif id(parameter) in replaced:
-                    lend(module, "_parameters", name, parameter, replaced[id(parameter)][1])
+                    lend(module, parameters_of, name, parameter, replaced[id(parameter)][1])
                 else:
                     new = fn(parameter)
                     if isinstance(new, FakeTensor):
                         new = nn.Parameter(new, parameter.requires_grad)
                         replaced[id(parameter)] = parameter, new
-                        lend(module, "_parameters", name, parameter, new)
+                        lend(module, parameters_of, name, parameter, new)
                     elif new is not parameter:
                         parameter.data = new
         for name, buffer in buffers_of(module).items():
             if buffer is not None:
                 new = fn(buffer)
                 if isinstance(new, FakeTensor) and not isinstance(buffer, FakeTensor):
-                    lend(module, "_buffers", name, buffer, new)
+                    lend(module, buffers_of, name, buffer, new)
                 else:
                     buffers_of(module)[name] = new
         return module
@@ -108,4 +108,4 @@ def move_fake_parameters():
     finally:
         for module, kind, name, real in reversed(lent):
             if module() is not None:
-                getattr(module(), kind)[name] = real
+                kind(module())[name] = real

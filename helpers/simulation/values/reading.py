@@ -23,6 +23,7 @@ from helpers.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    fused_optimizers,
     unscale,
     unset_fake_temporarily,
     update_scale,
@@ -150,7 +151,7 @@ OF_FAKE_TENSORS = {
     unscale: _found_no_inf, update_scale: _update_scale,
     T.fill_: _fill, T.__deepcopy__: _deepcopy,
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
-    **{getattr(torch, name): _nothing for name in ("_fused_sgd_", "_fused_adagrad_") if hasattr(torch, name)},
+    **dict.fromkeys(fused_optimizers(), _nothing),
 }
 OF_ANYTHING = {
     torch.full: _full, torch.zeros: _scalar(0.0), torch.ones: _scalar(1.0), torch.device: make_device,
