@@ -72,6 +72,7 @@ class Run:
     left_behind: bytes that were still held when the run was over and its own names were gone.
     without_gradient: trainable parameters that had no gradient at any optimizer step.
     driver_calls, retries: cudaMalloc calls, and how often cached memory was given back to retry one.
+    history: what the allocator did, for `save_snapshot`; None unless the run was asked to record it.
     """
 
     card_name: str
@@ -94,6 +95,7 @@ class Run:
     has_gradients: bool
     driver_calls: int
     retries: int
+    history: object | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def roles_at_peak(self) -> dict[str, int]:
@@ -107,6 +109,14 @@ class Run:
     def culprits(self) -> list[TensorRecord]:
         """The ten largest tensors alive at the peak, or at the error."""
         return self.live_at_peak[:10]
+
+    def save_snapshot(self, path) -> None:
+        """Write the memory snapshot that `torch.cuda.memory._dump_snapshot(path)` would have written on a real card: at
+        the error, or when `train` had returned. Needs `card.run(..., record_history=True)`; ValueError without it.
+        """
+        from helpers.snapshots.writing import save  # which nothing but this needs
+
+        save(self, path)
 
     def __str__(self) -> str:
         notes = ""
