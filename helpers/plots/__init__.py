@@ -4,11 +4,12 @@ with its message as the title and a sentence for people who do not see it (`help
 `show(plots.timeline(run))` displays one. Nothing goes through pyplot, so no state is left behind.
 """
 
-from helpers.lessons.display import describe, show
+from helpers.lessons.display import describe, show, to_png
 from helpers.plots.comparisons import combinations, ladder, trade
 from helpers.plots.one_run import breakdown, timeline
+from helpers.plots.recordings import recording
 from helpers.plots.segments import segments
 from helpers.plots.sweeps import batch_sweep, curves
 
-__all__ = ["batch_sweep", "breakdown", "combinations", "curves", "describe", "ladder", "segments", "show", "timeline",
-           "trade"]
+__all__ = ["batch_sweep", "breakdown", "combinations", "curves", "describe", "ladder", "recording", "segments", "show",
+           "timeline", "to_png", "trade"]
