@@ -34,7 +34,7 @@ def recording(snapshot, title: str | None = None):
     ax.step(keep, snapshot.reserved[keep] / GiB, where="post", color=INK, linewidth=1, gid="reserved")
     ax.set_xlim(0, max(end, 1) * (1.08 if failure else 1))
     limit = snapshot.capacity
-    top = max(int(snapshot.reserved[:end + 1].max()), limit or 0) / GiB
+    top = max(int(snapshot.reserved[:end + 1].max()), int(snapshot.allocated[:end + 1].max()), limit or 0, 1) / GiB
     ax.set_ylim(0, top * 1.16)
     ax.set_ylabel("GiB")
     ax.set_xlabel(f"events; reserved is the black line{'; a stroke begins a step' if len(snapshot.starts) else ''}")
@@ -47,7 +47,8 @@ def recording(snapshot, title: str | None = None):
     if failure:
         mark_request(ax, snapshot, end)
     patches = [Patch(facecolor=colour, label=name) for name, colour in zip(named, SHADES, strict=False)]
-    legend(figure, [*patches, Patch(facecolor=REST, hatch="....", edgecolor=FAINT, label="all others")], columns=2)
+    legend(figure, [*patches, Patch(facecolor=REST, hatch="....", edgecolor=FAINT, label="all others")],
+           columns=3 if max(map(len, named), default=0) < 24 else 2)
     share = 100 * areas[0, numpy.searchsorted(keep, snapshot.when)] / max(snapshot.allocated[snapshot.when], 1)
     at = "at the error" if failure else "at the peak"
     words = ", ".join(f"{name} {gib(size, 2)}" for name, size in zip(

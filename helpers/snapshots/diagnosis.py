@@ -36,7 +36,10 @@ def free_pieces(snapshot) -> list[int]:
 
 
 def diagnose(snapshot) -> Reading:
-    """The first that fits, in this order: a limit, somebody else, a leak, fragmentation, too large a peak."""
+    """The first that fits, in this order: a limit, a leak, fragmentation, somebody else, too large a peak.
+
+    A leak and fragmentation come before somebody else: they fail on an empty card too, a little later.
+    """
     failure, leaks = snapshot.failure, snapshot.leaks
     in_use, reserved = int(snapshot.allocated[snapshot.when]), int(snapshot.reserved[snapshot.when])
     leaked = sum(leak.bytes for leak in leaks)
@@ -50,15 +53,15 @@ def diagnose(snapshot) -> Reading:
         return reading(LIMIT, f"{format_bytes(failure.device_free)} of the card were free when "
                               f"{format_bytes(failure.segment)} were refused.")
     others, asked = snapshot.others, format_bytes(failure.bytes)
-    if others is not None and others > max(snapshot.total / 10, CONTEXT) and others >= failure.segment:
-        return reading(SOMEBODY, f"PyTorch had {format_bytes(reserved)}, {format_bytes(failure.device_free)} were left"
-                                 f", {format_bytes(others)} of {format_bytes(snapshot.total)} belong to others.")
     if leaking:
         return reading(LEAK, f"{leaks[0]}; {format_bytes(leaked)} of {format_bytes(in_use)} in use are left over from "
                              "steps that are over.")
     if sum(pieces) >= failure.bytes and sum(pieces) > reserved / 25 and pieces[-1] < failure.bytes:
         return reading(FRAGMENTATION, f"{format_bytes(sum(pieces))} are reserved and free, in {len(pieces)} pieces, "
                                       f"the largest {format_bytes(pieces[-1])}; {asked} were asked for.")
+    if others is not None and others > max(snapshot.total / 10, CONTEXT) and others >= failure.segment:
+        return reading(SOMEBODY, f"PyTorch had {format_bytes(reserved)}, {format_bytes(failure.device_free)} were left"
+                                 f", {format_bytes(others)} of {format_bytes(snapshot.total)} belong to others.")
     unknown = "" if others is not None else " (Whether others held memory the file does not say: give total=.)"
     return reading(PEAK, f"{format_bytes(in_use)} of {format_bytes(reserved)} reserved are in use, and "
                          f"{asked} more were asked for.{unknown}")

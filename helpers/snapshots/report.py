@@ -1,5 +1,6 @@
 """A snapshot in words: what `python -m helpers.snapshot FILE` prints."""
 
+from helpers.snapshots.diagnosis import CONTEXT, SOMEBODY
 from helpers.units import GiB, format_bytes
 
 
@@ -14,7 +15,8 @@ def summary(snapshot) -> str:
 def report(snapshot, lines: int = 8, **what_if) -> str:
     """Everything: sizes, the request that failed, who held what, leaks, the reading, and what if.
 
-    what_if: arguments of `Snapshot.replay`; with none, expandable segments are tried where something failed.
+    what_if: arguments of `Snapshot.replay`; with none, where something failed: the card without the others, where they
+    are the trouble, else expandable segments.
     """
     recording, failure = snapshot.recording, snapshot.failure
     text = [f"{snapshot.name}: {len(snapshot)} events"]
@@ -41,6 +43,7 @@ def report(snapshot, lines: int = 8, **what_if) -> str:
         text += [f"  {leak}" for leak in snapshot.leaks[:lines]]
     text += ["", str(snapshot.reading)]
     if len(snapshot) and (failure or what_if):
-        text += ["", f"Replayed as recorded: {snapshot.agreement}",
-                 f"What if: {snapshot.replay(**(what_if or {'expandable_segments': True}))}"]
+        what_if = what_if or ({"capacity": snapshot.total - CONTEXT} if snapshot.reading.name == SOMEBODY else
+                              {"expandable_segments": True})
+        text += ["", f"Replayed as recorded: {snapshot.agreement}", f"What if: {snapshot.replay(**what_if)}"]
     return "\n".join(text)

@@ -1,7 +1,9 @@
 """A memory snapshot as an answer: what was in memory, for which line, what leaked, which trouble it is."""
 
+import contextlib
 import dataclasses
 import functools
+import gc
 
 import numpy
 
@@ -170,4 +172,17 @@ def open_snapshot(path, total: int | None = None, device: int | None = None) -> 
     """
     if total is not None and (not isinstance(total, int) or total < 2**30):
         raise ValueError(f"total is the card's memory in bytes, got {total!r}: write 24 * GiB.")
-    return Snapshot(read(load(path), device), total, str(path))
+    with no_garbage_collection():
+        return Snapshot(read(load(path), device), total, str(path))
+
+
+@contextlib.contextmanager
+def no_garbage_collection():
+    """A million new dictionaries would have Python look for cycles among them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

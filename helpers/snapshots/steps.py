@@ -28,20 +28,20 @@ class Leak:
 def starts(recording: Recording) -> numpy.ndarray:
     """The events at which a step after the first begins.
 
-    After the optimizer, where its frames are there; else where a forward pass follows a backward pass; else where
-    something is put on the card between two calls of a model. Empty where frames show none of these.
+    Where a forward pass follows backward or the optimizer; else after the optimizer; else where something is put on the
+    card between two calls of a model. Empty where frames show none of these.
     """
     codes = numpy.array([phase_code(place) for place in recording.places] or [OTHER])
     in_model = numpy.array([place.in_model for place in recording.places] or [False])
     born = recording.birth >= 0
     events, places = recording.birth[born], recording.place[born]
-    if not len(events):
-        return events
     code = codes[places]
-    for ends in (code == OPTIMIZER, (code == BACKWARD), in_model[places]):
+    for counted, ends in ((code != OTHER, code != FORWARD), (code >= OTHER, code == OPTIMIZER),
+                          (code >= OTHER, in_model[places])):
+        ends, at = ends[counted], events[counted]
         begins = numpy.flatnonzero(ends[:-1] & ~ends[1:]) + 1
         if len(begins):
-            return events[begins]
+            return at[begins]
     return events[:0]
 
 
