@@ -34,7 +34,9 @@ def recording(snapshot, title: str | None = None):
     ax.step(keep, snapshot.reserved[keep] / GiB, where="post", color=INK, linewidth=1, gid="reserved")
     ax.set_xlim(0, max(end, 1) * (1.08 if failure else 1))
     limit = snapshot.capacity
-    top = max(int(snapshot.reserved[:end + 1].max()), int(snapshot.allocated[:end + 1].max()), limit or 0, 1) / GiB
+    wanted = int(snapshot.reserved[end]) + failure.bytes if failure else 0
+    top = max(int(snapshot.reserved[:end + 1].max()), int(snapshot.allocated[:end + 1].max()), limit or 0, wanted,
+              1) / GiB
     ax.set_ylim(0, top * 1.16)
     ax.set_ylabel("GiB")
     ax.set_xlabel(f"events; reserved is the black line{'; a stroke begins a step' if len(snapshot.starts) else ''}")

@@ -103,14 +103,18 @@ def restore(snapshot, allocators: Allocators, driver, blocks: dict) -> None:
         most = 2**20 if segment.is_small else segment.size
         numbers = [at_start[address] for address, *_ in segment.blocks if address in at_start]
         stream = int(recording.stream[numbers[0]]) if numbers else 0
-        for address, size, is_free in segment.blocks:
-            number = None if is_free else at_start.get(address)
-            if number is not None:
+        allocators.of(stream).free(allocators.malloc(most, stream))  # the whole segment, to be cut up
+        position, end = segment.address, segment.address + segment.size
+        for address, *_ in [*segment.blocks, (end, 0, True)]:
+            number = at_start.get(address)
+            if number is None and address != end:
+                continue
+            while position < address:  # a tail too small to split off is part of the block before it
+                fillers.append((stream, allocators.malloc(min(address - position, most), stream)))
+                position += fillers[-1][1].size
+            if address != end:
                 blocks[number] = allocators.malloc(int(recording.requested[number]), stream)
-                size -= blocks[number].size
-            while size > 0:
-                fillers.append((stream, allocators.malloc(min(size, most), stream)))
-                size -= fillers[-1][1].size
+                position += blocks[number].size
     for stream, block in fillers:
         allocators.of(stream).free(block)
     allocators.peak_reserved = allocators.sum("reserved")

@@ -53,7 +53,7 @@ def place_of(frames: list[tuple[str, int, str]]) -> Place:
                 optimizer, state = True, state or name == "_init_group"
             elif path.endswith("torch/nn/modules/module.py"):
                 forward = forward or name in ("_call_impl", "_wrapped_call_impl")
-                parameters = parameters or name in ("_apply", "register_parameter")
+                parameters = parameters or name in ("_apply", "to", "cuda", "register_parameter")
             if "torch/nn/modules/" in path and name in ("__init__", "reset_parameters"):
                 parameters = True
     phase = "optimizer step" if optimizer else "backward" if backward else "forward" if forward else UNKNOWN

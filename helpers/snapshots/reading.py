@@ -121,10 +121,14 @@ class Reader:
         self.event(FREE, number)
 
     def block(self, address, requested, size, birth, frames, stream) -> int:
-        columns = (self.addresses, self.requested, self.sizes, self.birth, self.death, self.place, self.stream)
-        values = (address, requested, size, birth, LIMIT, self.places.number(frames), stream % LIMIT)
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
+        place = self.places.number(frames)  # first: where it raises, no column may be longer than the others
+        self.addresses.append(address)
+        self.requested.append(requested)
+        self.sizes.append(size)
+        self.birth.append(birth)
+        self.death.append(LIMIT)
+        self.place.append(place)
+        self.stream.append(stream % LIMIT)
         return len(self.birth) - 1
 
     def read_segments(self, segments: list) -> None:

@@ -70,7 +70,7 @@ def load(path, largest: int = LARGEST):
     if os.path.isdir(path):
         raise SnapshotError(f"{path} is a folder; name the file in it.")
     if not size:
-        raise SnapshotError(f"{path} is empty: was the job stopped while it wrote?")
+        raise SnapshotError(f"{path} is empty; perhaps the job was stopped while it wrote.")
     if size > largest:
         raise SnapshotError(f"{path} has {size / 2**30:.1f} GiB, more than the {largest / 2**30:.1f} GiB read here. "
                             "Record fewer events: torch.cuda.memory._record_memory_history(max_entries=100_000).")
