@@ -9,6 +9,7 @@ from helpers.snapshots.reading import read
 from helpers.snapshots.snapshot import Snapshot
 from helpers.snapshots.writing import snapshot_of
 
+
 def long_recording(events: int, depth: int = 20) -> dict:
     """A snapshot with so many events of a training loop, as PyTorch writes it: each event has a list of frames of its
     own, and the lists share their dictionaries."""

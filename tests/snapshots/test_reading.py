@@ -135,7 +135,7 @@ def test_a_gigantic_file_is_refused_before_it_is_read(tmp_path):
         open_snapshot(path)
 
 
-@pytest.mark.parametrize("thing", [Runs(), {"segments": [Runs()]}, {"segments": {1: Snapshot}}, {"segments": [GiB, print]}])
+@pytest.mark.parametrize("thing", [Runs(), {"segments": [Runs()]}, {"segments": {1: Snapshot}}, [GiB, print]])
 def test_nothing_in_a_file_is_run(tmp_path, monkeypatch, thing):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SnapshotError, match="was not run"):

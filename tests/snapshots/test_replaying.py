@@ -1,4 +1,4 @@
-"""Recorded requests replayed: as they were recorded they go where they went, and each setting helps here, hurts there."""
+"""Recorded requests replayed: as recorded they go where they went; each setting helps in one place, hurts in another."""
 
 import os
 import pathlib
@@ -116,7 +116,8 @@ def test_rounding_hurts_where_sizes_stand_just_above_a_step():
 def test_recorded_settings_are_those_of_the_replay():
     for settings in ({"max_split_size": 100 * MiB}, {"expandable_segments": True}, {"roundup_power2_divisions": 4},
                      {"garbage_collection_threshold": 0.5}):
-        snapshot = of_orders([600 * MiB, ("free", 0), 8 * MiB, 33 * MiB, ("free", 2), 590 * MiB], 1000 * MiB, **settings)
+        orders = [600 * MiB, ("free", 0), 8 * MiB, 33 * MiB, ("free", 2), 590 * MiB]
+        snapshot = of_orders(orders, 1000 * MiB, **settings)
         name, value = next(iter(settings.items()))
         recorded = getattr(snapshot.settings, name)
         assert recorded == value or set(recorded) == {value}

@@ -13,12 +13,12 @@ import pathlib
 import pickle
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from helpers import GiB, open_card
 from helpers.snapshots.writing import snapshot_of
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The card, what PyTorch can have of it, and the batch size.
 CARDS = {"a": ("RTX 3060 12GB", None, 4), "b": ("RTX 3090", 21 * GiB, 3), "c": ("RTX 3090", 9 * GiB, 2)}
 
