@@ -10,7 +10,7 @@ NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 SAME := CARD=simulated PYTHONHASHSEED=0 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 IPYTHONDIR=$(CURDIR)/.venv/ipython
 STRICT := --nbval --nbval-current-env --nbval-cell-timeout=120 -n 2 --dist loadfile
 
-.PHONY: help lab check test gpu lint notebooks student browser clean
+.PHONY: help lab check test gpu lint notebooks house student browser clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,6 +38,9 @@ lint: $(READY)  ## ruff over code and notebooks
 notebooks: $(READY)  ## run all notebooks, store their outputs, and the README's ladder (ARGS=--check only says what is stale)
 	$(SAME) $(PY) tests/tools/run_notebooks.py $(ARGS) $(NOTEBOOKS)
 	$(PY) tests/tools/update_readme.py $(ARGS)
+
+house: $(READY)  ## draw the rooms of helpers/ and their imports again (ARGS=--check only says whether it is stale)
+	$(PY) tests/tools/draw_house.py $(ARGS)
 
 student: $(READY)  ## copy the notebooks to student/, without solutions and outputs (ARGS=--run also runs the copies)
 	$(SAME) $(PY) tests/tools/student_copy.py $(ARGS) notebooks student

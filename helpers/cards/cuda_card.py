@@ -13,6 +13,7 @@ from helpers.measuring.history import CudaHistory
 from helpers.measuring.recorder import Recorder
 from helpers.measuring.roofline import Roofline
 from helpers.measuring.run import Run
+from helpers.torch_private import clear_cublas_workspaces
 from helpers.units import GiB
 
 LONGEST_HISTORY = 1_000_000  # actions of the allocator that PyTorch keeps, then it forgets the oldest
@@ -68,7 +69,7 @@ class CudaCard(Card):
     def _clean(self) -> int:
         gc.collect()
         torch.cuda.synchronize()
-        torch._C._cuda_clearCublasWorkspaces()  # kept by PyTorch for the process: a run on a clean card has none
+        clear_cublas_workspaces()  # kept by PyTorch for the process: a run on a clean card has none
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()

@@ -3,13 +3,12 @@
 import weakref
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from helpers.measuring.roles import Birth, Roles
 from helpers.measuring.roofline import Roofline, tensors_in
 from helpers.measuring.run import ROLES, TensorRecord, Timeline
+from helpers.torch_private import FakeTensor, TorchDispatchMode, address_of, current_graph_task_id, packet_of
 
 aten = torch.ops.aten
 
@@ -22,7 +21,7 @@ MATRIX_PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.b
 
 def count_flops(func, args, kwargs, out) -> int:
     """Floating-point operations by PyTorch's own formulas; 0 for an operator that has none."""
-    count = flop_registry.get(func._overloadpacket)
+    count = flop_registry.get(packet_of(func))
     try:
         return count(*args, **kwargs, out_val=out) if count else 0
     except AssertionError:  # before 2.13 the formula of attention refuses fewer key heads than query heads
@@ -97,14 +96,14 @@ class Recorder(TorchDispatchMode):
         for value in tensors_in(out):
             if value.device.type == self.device_type:
                 storage = value.untyped_storage()
-                if storage._cdata not in self.live and storage.nbytes():
+                if address_of(storage) not in self.live and storage.nbytes():
                     birth = self.roles.new_birth(str(func.overloadpacket), value.shape, value.dtype)
                     self._take(birth, storage.nbytes())
                     self._watch(storage, birth)
         return out
 
     def _watch(self, storage, birth: Birth) -> None:
-        key = storage._cdata
+        key = address_of(storage)
         self.live[key] = birth
         birth.watch = weakref.finalize(storage, self._release, key)
         birth.watch.atexit = False
@@ -129,7 +128,7 @@ class Recorder(TorchDispatchMode):
         self.request, self.last_event = birth.record(), len(self.events) - 1
 
     def _take_workspace(self) -> None:
-        backward = torch._C._current_graph_task_id() >= 0
+        backward = current_graph_task_id() >= 0
         if backward not in self.workspaces:
             birth = Birth("", "cuBLAS workspace", (self.workspace,), torch.uint8, self.roles.phase)
             self._take(birth, self.workspace)
@@ -158,12 +157,13 @@ class Recorder(TorchDispatchMode):
 
     def _inherits(self, old, new, func) -> bool:
         """Whether `new` may take over the block of `old`, should `old` die before the next operator."""
-        if torch._C._current_graph_task_id() < 0 or torch.is_grad_enabled() or new.device.type != self.device_type:
+        if current_graph_task_id() < 0 or torch.is_grad_enabled() or new.device.type != self.device_type:
             return False
         old, storage = old.untyped_storage(), new.untyped_storage()
-        if old._cdata not in self.live or storage._cdata in self.live or old.nbytes() != storage.nbytes():
+        donor, heir = address_of(old), address_of(storage)
+        if donor not in self.live or heir in self.live or old.nbytes() != storage.nbytes():
             return False
-        self.donor = (old._cdata, storage._cdata, storage.nbytes())
+        self.donor = (donor, heir, storage.nbytes())
         self._watch(storage, self.roles.new_birth(str(func.overloadpacket), new.shape, new.dtype))
         return True
 

@@ -10,9 +10,9 @@ import weakref
 import torch
 from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_iter
 
 from helpers.measuring.run import TensorRecord
+from helpers.torch_private import accumulate_hooks_of, address_of, current_graph_task_id, tree_iter
 
 # A block keeps the highest role that it ever earned: a gradient that is also saved for backward is a gradient.
 RANK = {"temporaries": 0, "activations": 1, "batch": 2, "optimizer state": 3, "gradients": 4, "parameters": 5}
@@ -58,7 +58,7 @@ class Roles:
     def phase(self) -> str:
         if self.in_optimizer:
             return "optimizer step"
-        if torch._C._current_graph_task_id() >= 0:
+        if current_graph_task_id() >= 0:
             return "backward"
         return "forward" if self.started else "setup"
 
@@ -67,7 +67,7 @@ class Roles:
         """Path of the module that is running; in backward, of the module whose saved tensors were last asked for."""
         if self.running:
             return self.running[-1]
-        return self.backward_of if torch._C._current_graph_task_id() >= 0 else ""
+        return self.backward_of if current_graph_task_id() >= 0 else ""
 
     @property
     def without_gradient(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Roles:
 
     def earn(self, value, role: str) -> None:
         if isinstance(value, torch.Tensor) and value.device.type == self.device_type:
-            birth = self.live.get(value.untyped_storage()._cdata)
+            birth = self.live.get(address_of(value.untyped_storage()))
             if birth is not None:
                 birth.earn(role)
 
@@ -138,8 +138,8 @@ class Roles:
         """
         for _, reference in self.parameters.values():
             parameter = reference()
-            if parameter is not None and parameter._post_accumulate_grad_hooks:
-                parameter._post_accumulate_grad_hooks.clear()
+            if parameter is not None and (hooks := accumulate_hooks_of(parameter)):
+                hooks.clear()
 
     def _saved(self, tensor):
         self.earn(tensor, "activations")

@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from helpers.cards.catalogue import CardSpec
+from helpers.torch_private import schema_of
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -17,7 +17,7 @@ HALF = (torch.float16, torch.bfloat16)
 @functools.cache
 def moves_nothing(func) -> bool:
     """Whether the operator only makes a view, or memory that it does not fill."""
-    views = any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
+    views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema_of(func).returns)
     asks = func.namespace == "prim"  # where a tensor lives, and the like
     return views or asks or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "new_empty")
 
@@ -36,9 +36,9 @@ def tensors_in(*values) -> list[torch.Tensor]:
 
 
 class Roofline:
-    """Sums the seconds of operators on `spec`; only tensors on `device_type` count."""
+    """Sums the seconds of operators on the card `spec` (a `CardSpec`); only tensors on `device_type` count."""
 
-    def __init__(self, spec: CardSpec, device_type: str):
+    def __init__(self, spec, device_type: str):
         self.spec, self.device_type, self.seconds = spec, device_type, 0.0
 
     def add(self, func, args, kwargs, out, flops: int) -> None:

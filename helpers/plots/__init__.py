@@ -1,7 +1,9 @@
-"""Pictures of runs. Each function takes `Run` objects or plain numbers, prints nothing and returns a Matplotlib figure
-with its message as the title and a sentence for people who do not see it (`helpers.lessons.display.describe`).
+"""Pictures of runs, each with its message as the title.
 
-`show(plots.timeline(run))` displays one. Nothing goes through pyplot, so no state is left behind.
+`one_run` draws what one run held, `comparisons` several side by side, `sweeps` many batch sizes, `segments` what the
+allocator holds, all in one `style`. Each function takes `Run` objects or plain numbers, prints nothing and returns a
+Matplotlib figure that carries a sentence for people who do not see it (`helpers.lessons.display.describe`);
+`show(plots.timeline(run))` displays it. Nothing goes through pyplot, so no state is left behind.
 """
 
 from helpers.lessons.display import describe, show, to_png

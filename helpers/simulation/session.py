@@ -3,9 +3,6 @@
 import contextlib
 import threading
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensor
-
 from helpers.simulation.device import attention, autocast, kernels
 from helpers.simulation.device.backend import register
 from helpers.simulation.device.device_guard import raise_backward_errors
@@ -14,6 +11,7 @@ from helpers.simulation.fake_tensors.module_moves import generators_on_the_cpu, 
 from helpers.simulation.torch_functions.cuda_names import refuse_cuda
 from helpers.simulation.torch_functions.save_and_compile import pass_over
 from helpers.simulation.values.reading import Values
+from helpers.torch_private import FakeTensor, foreach_utils, only_lift_cpu_tensors, set_only_lift_cpu_tensors
 
 PARTS = {"autocast lists", "attention kernels", "foreach", "dropout masks"}
 _one_at_a_time = threading.RLock()
@@ -29,9 +27,8 @@ class DatalessDeviceMode(QuickFakeTensorMode):
 def foreach_by_default():
     """As on CUDA: optimizers and clip_grad_norm_ work on lists of tensors, also of fake ones."""
     from torch.optim import optimizer
-    from torch.utils import _foreach_utils
 
-    lists = {id(types): types for owner in (optimizer, _foreach_utils)
+    lists = {id(types): types for owner in (optimizer, foreach_utils)
              if (types := getattr(owner, "_foreach_supported_types", None)) is not None}
     for types in lists.values():
         types.append(FakeTensor)
@@ -45,12 +42,12 @@ def foreach_by_default():
 @contextlib.contextmanager
 def lift_only_cpu_tensors():
     """`torch.tensor(data, device="sim")` makes the tensor on the CPU and moves it, as it does for CUDA."""
-    before = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True)
+    before = only_lift_cpu_tensors()
+    set_only_lift_cpu_tensors(True)
     try:
         yield
     finally:
-        torch._C._set_only_lift_cpu_tensors(before)
+        set_only_lift_cpu_tensors(before)
 
 
 @contextlib.contextmanager

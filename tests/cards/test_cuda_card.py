@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.cards import cuda_card
 from helpers.cards.catalogue import CARDS
 from helpers.cards.cuda_card import CudaCard
 from helpers.units import GiB
@@ -19,7 +20,7 @@ def fractions(monkeypatch):
     """The caps that were set, in order."""
     for name, answer in ANSWERS.items():
         monkeypatch.setattr(torch.cuda, name, lambda *args, answer=answer, **kwargs: answer)
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    monkeypatch.setattr(cuda_card, "clear_cublas_workspaces", lambda: None)
     caps = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda fraction, *args: caps.append(fraction))
     return caps

@@ -115,7 +115,7 @@ def markdown(path: pathlib.Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *(ROOT / "notebooks").glob("*.md"), *NOTEBOOKS],
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "notebooks").glob("*.md"), *NOTEBOOKS],
                          ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", markdown(path), flags=re.S)

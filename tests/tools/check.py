@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 
-from helpers import FusionConfig, FusionTransformer, make_batch, open_card
+from helpers import FusionConfig, FusionTransformer, make_batch, open_card, torch_private
 
 PACKAGES = ("torch", "transformers", "jupyterlab", "ipywidgets", "matplotlib")
 GiB = 2**30
@@ -37,6 +37,10 @@ def smallest_run(device, batch_size):
 
 def main() -> int:
     print("versions:", versions())
+    missing = torch_private.first_missing()
+    if missing:
+        print(f"inside:   {missing}")
+        return 1
     card = open_card()
     kind = "simulated: no GPU is used" if card.is_simulated else "a CUDA GPU of this machine"
     print(f"card:     {card.name} ({kind}), {card.capacity / GiB:.2f} GiB for PyTorch")

@@ -11,6 +11,14 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
+from helpers.torch_private import (
+    cudnn_attention,
+    efficient_attention,
+    flash_attention,
+    math_attention,
+    sdp_priority_order,
+)
+
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 # 2.14: the efficient kernel takes fewer key heads than query heads, every fused kernel takes a single head of keys and
@@ -125,7 +133,7 @@ def choose(q, k, v, mask=None, dropout=0.0, is_causal=False, enable_gqa=False, c
     q, k, v: [batch, heads, sequence, head dim]. Honours `torch.nn.attention.sdpa_kernel`. Raises RuntimeError when no
     allowed kernel takes these inputs.
     """
-    order = [SDPBackend(number) for number in torch._C._get_sdp_priority_order()]
+    order = [SDPBackend(number) for number in sdp_priority_order()]
     if order[:3] == DEFAULT_ORDER and capability[0] in (9, 10):
         order = [SDPBackend.CUDNN_ATTENTION, *order]  # with the cuDNN (above 9.15) of PyTorch's CUDA 13 wheels
     for backend in order:
@@ -173,17 +181,17 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=
     if backend == SDPBackend.FLASH_ATTENTION:
         size = q.shape[-1]
         scale = size ** -0.5 if scale is None else scale  # of the head as given, not as padded
-        out = aten._scaled_dot_product_flash_attention(
+        out = flash_attention(
             *(_padded(x, 8) for x in (q, k, v)), dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :size] if out.shape[-1] != size else out
     if backend == SDPBackend.EFFICIENT_ATTENTION:
         mask = mask if mask is None else _aligned_mask(mask, q, k)
-        return aten._scaled_dot_product_efficient_attention(
+        return efficient_attention(
             q, k, v, mask, _needs_gradient(q, k, v), dropout_p, is_causal, scale=scale)[0]
     if backend == SDPBackend.CUDNN_ATTENTION:
-        return aten._scaled_dot_product_cudnn_attention(
+        return cudnn_attention(
             q, k, v, mask, _needs_gradient(q, k, v), dropout_p, is_causal, False, scale=scale)[0]
-    return aten._scaled_dot_product_attention_math(
+    return math_attention(
         q, k, v, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)[0]
 
 

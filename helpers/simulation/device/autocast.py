@@ -9,11 +9,12 @@ import contextlib
 import weakref
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from helpers.torch_private import DispatchKey, DispatchKeySet, ExcludeDispatchKeyGuard, FakeTensor, is_view, schema_of
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
-AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+AUTOCAST = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 
 
 def words(text: str) -> list[str]:
@@ -73,7 +74,7 @@ def cast(x, dtype: torch.dtype):
         return type(x)([cast(value, dtype) for value in x])
     if not is_eligible(x) or x.dtype is dtype:
         return x
-    if (x.dtype is torch.float32 and x.requires_grad and x.is_leaf and not x._is_view()
+    if (x.dtype is torch.float32 and x.requires_grad and x.is_leaf and not is_view(x)
             and torch.is_autocast_cache_enabled() and dtype is torch.get_autocast_dtype("sim")):
         weight, copy = _cast_weights.get(id(x), (None, None))
         if weight is None or weight() is not x:
@@ -119,7 +120,7 @@ def _unchanged(op):
 
 def _float32_output(op):
     """Ask the operator for a float32 result, unless the caller asked for a dtype: the input is not copied."""
-    place = [argument.name for argument in op._schema.arguments].index("dtype")
+    place = [argument.name for argument in schema_of(op).arguments].index("dtype")
 
     def run(args, kwargs):
         if is_eligible(args[0]):
@@ -133,8 +134,9 @@ def _float32_output(op):
 
 def _norm(op, with_dtype):
     """`norm` has other overloads for the dtype of its result; they take it last."""
-    places = [argument.name for argument in op._schema.arguments]
-    defaults = {argument.name: argument.default_value for argument in op._schema.arguments if argument.name != "self"}
+    arguments = schema_of(op).arguments
+    places = [argument.name for argument in arguments]
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.name != "self"}
 
     def run(args, kwargs):
         given = {**defaults, **dict(zip(places, args, strict=False)), **kwargs}
@@ -167,7 +169,7 @@ def register() -> torch.library.Library:
                   _float32 if name in CPU_FLOAT32 else _unchanged)(op)
 
         def kernel(*args, **kwargs):
-            with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
+            with ExcludeDispatchKeyGuard(AUTOCAST):
                 return (on_cpu if _cpu_lists else on_cuda)(args, kwargs)
         library.impl(name, kernel, "AutocastPrivateUse1")
 

@@ -10,6 +10,7 @@ import torch
 
 from helpers.simulation.device import attention, autocast, kernels
 from helpers.simulation.device.device_guard import DeviceGuard
+from helpers.torch_private import PrivateUse1Hooks, destroy_library, setup_backend
 
 DEVICE = "sim"
 
@@ -59,7 +60,7 @@ class DeviceModule:
         return [torch.float16, torch.bfloat16, torch.float32]
 
 
-class Hooks(torch._C._acc.PrivateUse1Hooks):
+class Hooks(PrivateUse1Hooks):
     """What PyTorch's C++ side asks of a device."""
 
     def is_available(self) -> bool:
@@ -79,15 +80,13 @@ def register() -> DeviceModule:
     """
     module = getattr(torch, DEVICE, None)
     if module is None:
-        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
         module = DeviceModule()
-        _setup_privateuseone_for_python_backend(
+        setup_backend(
             DEVICE, backend_module=module, hook=Hooks(), device_guard=DeviceGuard())
         module.kept_by = None
     if module.kept_by is not register:
         for library in getattr(module, "libraries", ()):
-            library._destroy()
+            destroy_library(library)()
         others = torch.library.Library("_", "IMPL")
         others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         module.libraries = [others, autocast.register(), attention.register(), kernels.register()]

@@ -11,6 +11,8 @@ import ctypes
 
 import torch
 
+from helpers.torch_private import BaseDeviceGuard, DeviceType, engine_run_backward
+
 pending: list[BaseException] = []
 
 # Made beforehand: with an error pending, no call may be made before the one that takes the error away.
@@ -24,14 +26,14 @@ _release = ctypes.pythonapi["Py_DecRef"]
 _release.restype = None
 
 
-class DeviceGuard(torch._C._acc.DeviceGuard):
+class DeviceGuard(BaseDeviceGuard):
     """The device guard of a backend written in Python; see above."""
 
     def type_(self):
         _fetch(*_fields)
         if _type:
             _keep()
-        return torch._C._autograd.DeviceType.PrivateUse1
+        return DeviceType.PrivateUse1
 
 
 def _keep() -> None:
@@ -46,8 +48,6 @@ def _keep() -> None:
 @contextlib.contextmanager
 def raise_backward_errors():
     """Within it, `backward()` and `torch.autograd.grad` raise what the device guard took away."""
-    run = torch.autograd._engine_run_backward
-
     def run_backward(*args, **kwargs):
         pending.clear()
         try:
@@ -58,9 +58,5 @@ def raise_backward_errors():
         raise pending.pop()
 
     # One thread: an error in a thread of the engine's own would be out of our hands.
-    with torch.autograd.set_multithreading_enabled(False):
-        torch.autograd._engine_run_backward = run_backward
-        try:
-            yield
-        finally:
-            torch.autograd._engine_run_backward = run
+    with torch.autograd.set_multithreading_enabled(False), engine_run_backward(run_backward) as run:
+        yield

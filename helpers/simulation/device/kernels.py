@@ -7,6 +7,8 @@ import contextlib
 
 import torch
 
+from helpers.torch_private import log_softmax, softmax
+
 aten = torch.ops.aten
 
 
@@ -51,6 +53,6 @@ def register() -> torch.library.Library:
     for name in KERNELS_ON_CUDA:
         if hasattr(aten, name):
             library.impl(name, _never_called, "PrivateUse1")
-    library.impl("softmax.int", _softmax(aten._softmax.default), "AutogradPrivateUse1")
-    library.impl("log_softmax.int", _softmax(aten._log_softmax.default), "AutogradPrivateUse1")
+    library.impl("softmax.int", _softmax(softmax.default), "AutogradPrivateUse1")
+    library.impl("log_softmax.int", _softmax(log_softmax.default), "AutogradPrivateUse1")
     return library

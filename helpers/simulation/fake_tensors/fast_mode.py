@@ -6,10 +6,19 @@ known to be simple goes through the mode as ever, so the answers are the same.
 """
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from helpers.torch_private import (
+    DisableTorchDispatch,
+    FakeTensor,
+    FakeTensorMode,
+    make_subclass,
+    set_throw_on_mutable_data_ptr,
+    set_warn_deprecated_on_mutable_data_ptr,
+    unsafe_view,
+)
 
 PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format}
-SAME_WITHOUT_DATA = {torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default}  # the mode remembers only views
+SAME_WITHOUT_DATA = {unsafe_view.default: torch.ops.aten.view.default}  # the mode remembers only views
 
 
 class QuickFakeTensorMode(FakeTensorMode):
@@ -20,8 +29,8 @@ class QuickFakeTensorMode(FakeTensorMode):
         self.entries = {}  # short key -> the mode's own cache entry: what came out
         self.entry = None  # of the operator that the mode has just answered
         unsafe = getattr(self, "_allow_unsafe_data_ptr_access", True)
-        self.guard = (torch._C._set_warn_deprecated_on_mutable_data_ptr if unsafe else
-                      torch._C._set_throw_on_mutable_data_ptr)
+        self.guard = (set_warn_deprecated_on_mutable_data_ptr if unsafe else
+                      set_throw_on_mutable_data_ptr)
         model = FakeTensor(self, torch.empty(0, device="meta"), torch.device("cpu"))
         self.attributes = {name: value for name, value in vars(model).items() if name != "fake_mode"}
         self.place = "_fake_device" if "_fake_device" in self.attributes else "fake_device"  # before 2.12
@@ -96,7 +105,7 @@ class QuickFakeTensorMode(FakeTensorMode):
         if (entry.inplace_idx is not None or like is None or like.layout is not torch.strided or like.is_conj
                 or like.is_neg or self.shape_env is not None):
             return super()._get_output_tensor_from_cache_entry(state, entry, key, func, args)
-        with torch._C._DisableTorchDispatch():  # all on the meta device
+        with DisableTorchDispatch():  # all on the meta device
             empty = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device="meta",
                                         requires_grad=like.requires_grad)
             if entry.view_idx is not None:
@@ -105,7 +114,7 @@ class QuickFakeTensorMode(FakeTensorMode):
 
     def make_fake(self, empty: torch.Tensor, device: torch.device) -> FakeTensor:
         """`FakeTensor(self, empty, device)`."""
-        fake = torch.Tensor._make_subclass(FakeTensor, empty, empty.requires_grad, dispatch_device=True,
+        fake = make_subclass(FakeTensor, empty, empty.requires_grad, dispatch_device=True,
                                            device_for_backend_keys=device)
         self.guard(fake)
         vars(fake).update(self.attributes, fake_mode=self)

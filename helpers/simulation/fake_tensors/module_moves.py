@@ -5,7 +5,18 @@ import weakref
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+
+from helpers.torch_private import (
+    FakeTensor,
+    apply_to,
+    buffers_of,
+    hooks_of,
+    module_apply,
+    parameters_of,
+    set_hooks,
+    swap_tensor_impl,
+    truncated_normal,
+)
 
 
 def _take_over(tensor, new) -> None:
@@ -14,13 +25,10 @@ def _take_over(tensor, new) -> None:
     PyTorch does this by `torch.utils.swap_tensors` for fake tensors, but refuses where a weak reference points at the
     tensor, as FakeTensorMode's own do. They stay right here: the tensor keeps its identity. So do its hooks.
     """
-    hooks, after = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    hooks = hooks_of(tensor)
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    torch._C._swap_tensor_impl(tensor, new)
-    if hooks:
-        tensor._backward_hooks = hooks
-    if after:
-        tensor._post_accumulate_grad_hooks = after
+    swap_tensor_impl(tensor, new)
+    set_hooks(tensor, hooks)
 
 
 @contextlib.contextmanager
@@ -49,7 +57,6 @@ def move_fake_parameters():
     A module with real weights, built outside, is lent: the simulation gives it fake parameters, and its own are put
     back at the end, untouched.
     """
-    apply = nn.Module._apply
     lent = []  # (module, "_parameters" or "_buffers", name, the real tensor)
     replaced: dict[int, tuple] = {}  # real parameter and its fake: tied weights stay tied
 
@@ -60,8 +67,8 @@ def move_fake_parameters():
     def move(module, fn, recurse=True):
         if recurse:
             for child in module.children():
-                child._apply(fn)
-        for name, parameter in module._parameters.items():
+                apply_to(child, fn)
+        for name, parameter in parameters_of(module).items():
             if parameter is None:
                 continue
             with torch.no_grad():
@@ -82,26 +89,23 @@ def move_fake_parameters():
                         lend(module, "_parameters", name, parameter, new)
                     elif new is not parameter:
                         parameter.data = new
-        for name, buffer in module._buffers.items():
+        for name, buffer in buffers_of(module).items():
             if buffer is not None:
                 new = fn(buffer)
                 if isinstance(new, FakeTensor) and not isinstance(buffer, FakeTensor):
                     lend(module, "_buffers", name, buffer, new)
                 else:
-                    module._buffers[name] = new
+                    buffers_of(module)[name] = new
         return module
-
-    truncated_normal = nn.init._no_grad_trunc_normal_
 
     def initialise(tensor, *args, **kwargs):
         """PyTorch 2.14's truncated normal looks at what it drew: on fake tensors there is nothing to look at."""
-        return tensor if isinstance(tensor, FakeTensor) else truncated_normal(tensor, *args, **kwargs)
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
 
-    nn.Module._apply, nn.init._no_grad_trunc_normal_ = move, initialise
     try:
-        yield
+        with module_apply(move), truncated_normal(initialise) as draw:
+            yield
     finally:
-        nn.Module._apply, nn.init._no_grad_trunc_normal_ = apply, truncated_normal
         for module, kind, name, real in reversed(lent):
             if module() is not None:
                 getattr(module(), kind)[name] = real

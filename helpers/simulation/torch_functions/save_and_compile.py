@@ -4,8 +4,8 @@ import contextlib
 import warnings
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_iter
+
+from helpers.torch_private import FakeTensor, tree_iter
 
 
 def has_no_values(thing) -> bool:

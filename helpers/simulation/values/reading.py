@@ -10,12 +10,6 @@ import sys
 import warnings
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    unset_fake_temporarily,
-)
 from torch.overrides import TorchFunctionMode
 
 from helpers.simulation.device.backend import DEVICE
@@ -24,6 +18,15 @@ from helpers.simulation.torch_functions.cuda_names import (
     make_device,
     refuse_cuda_device,
     refuse_tensor_cuda,
+)
+from helpers.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    unscale,
+    unset_fake_temporarily,
+    update_scale,
+    version_of,
 )
 
 
@@ -75,13 +78,13 @@ class Unknown(float):
 def _set_known(tensor, value) -> None:
     """Remember a tensor's one number until something writes into it."""
     if isinstance(tensor, FakeTensor) and tensor.numel() == 1 and isinstance(value, (int, float)):
-        tensor.known_value = value, tensor._version
+        tensor.known_value = value, version_of(tensor)
 
 
 def _known(tensor):
     """The value of a tensor of one element: a number, or Unknown."""
     value, version = getattr(tensor, "known_value", (None, None))
-    if value is not None and version == tensor._version:
+    if value is not None and version == version_of(tensor):
         return value
     if tensor.constant is None:
         return Unknown()
@@ -189,7 +192,7 @@ OF_FAKE_TENSORS = {
     T.item: _item, T.__bool__: _as(bool), T.__float__: _as(float), T.__int__: _as(int),
     T.__index__: _as(operator.index),
     T.__format__: _format, T.__repr__: _repr, T.numpy: _values_of, T.__array__: _values_of,
-    torch._amp_foreach_non_finite_check_and_unscale_: _found_no_inf, torch._amp_update_scale_: _update_scale,
+    unscale: _found_no_inf, update_scale: _update_scale,
     T.fill_: _fill, T.__deepcopy__: _deepcopy,
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     **{getattr(torch, name): _nothing for name in ("_fused_sgd_", "_fused_adagrad_") if hasattr(torch, name)},
