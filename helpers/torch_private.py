@@ -211,3 +211,7 @@ tree_iter = private("torch.utils._pytree.tree_iter", "tensors in nested containe
 # The CUDA card.
 clear_cublas_workspaces = private("torch._C._cuda_clearCublasWorkspaces", "a clean CUDA card before a run",
                                   "two workspaces of an earlier run are counted", cuda=True)
+record_memory_history = private("torch.cuda.memory._record_memory_history", "a CUDA card's run that is recorded",
+                                "no memory snapshot from a CUDA card")
+memory_snapshot = private("torch.cuda.memory._snapshot", "a CUDA card's run that is recorded",
+                          "no memory snapshot from a CUDA card")

@@ -13,7 +13,7 @@ from helpers.measuring.history import CudaHistory
 from helpers.measuring.recorder import Recorder
 from helpers.measuring.roofline import Roofline
 from helpers.measuring.run import Run
-from helpers.torch_private import clear_cublas_workspaces
+from helpers.torch_private import clear_cublas_workspaces, memory_snapshot, record_memory_history
 from helpers.units import GiB
 
 LONGEST_HISTORY = 1_000_000  # actions of the allocator that PyTorch keeps, then it forgets the oldest
@@ -88,14 +88,14 @@ class CudaCard(Card):
         self._clean()
         recorder = Recorder("cuda", roofline=Roofline(self.spec, "cuda"))
         if record_history:
-            torch.cuda.memory._record_memory_history(max_entries=LONGEST_HISTORY)
+            record_memory_history(max_entries=LONGEST_HISTORY)
         try:
             with recorder:
                 recorded_error = call_and_forget(train, self.device, batch_size)
-            history = CudaHistory(torch.cuda.memory._snapshot()) if record_history else None
+            history = CudaHistory(memory_snapshot()) if record_history else None
         finally:
             if record_history:
-                torch.cuda.memory._record_memory_history(enabled=None)
+                record_memory_history(enabled=None)
         recorder.roles.forget_hooks()
         left = self._clean() - before
         return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated,

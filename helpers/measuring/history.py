@@ -1,7 +1,7 @@
 """What the allocator did during a run, action by action and with the Python frames that asked: for a memory snapshot.
 
 Recorded only where a run asks for it. While it runs a frame is kept as PyTorch keeps it, as its code object and the
-instruction in it; file, line and name are looked up when the snapshot is written (helpers/snapshots/writing.py).
+instruction in it; file, line and name are looked up when the snapshot is written (helpers/measuring/snapshot_file.py).
 """
 
 import sys

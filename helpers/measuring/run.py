@@ -6,6 +6,7 @@ All sizes are bytes; GiB = 2**30 bytes.
 import dataclasses
 import functools
 
+from helpers.measuring.snapshot_file import save
 from helpers.units import GiB, MiB, format_bytes
 
 ROLES = ("parameters", "gradients", "optimizer state", "activations", "batch", "temporaries")
@@ -114,8 +115,6 @@ class Run:
         """Write the memory snapshot that `torch.cuda.memory._dump_snapshot(path)` would have written on a real card: at
         the error, or when `train` had returned. Needs `card.run(..., record_history=True)`; ValueError without it.
         """
-        from helpers.snapshots.writing import save  # which nothing but this needs
-
         save(self, path)
 
     def __str__(self) -> str:

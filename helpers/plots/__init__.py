@@ -1,8 +1,9 @@
 """Pictures of runs, each with its message as the title.
 
 `one_run` draws what one run held, `comparisons` several side by side, `sweeps` many batch sizes, `segments` what the
-allocator holds, all in one `style`. Each function takes `Run` objects or plain numbers, prints nothing and returns a
-Matplotlib figure that carries a sentence for people who do not see it (`helpers.lessons.display.describe`);
+allocator holds, `recordings` a memory snapshot, all in one `style`. Each function takes `Run` objects or plain numbers,
+prints nothing and returns a Matplotlib figure that carries a sentence for people who do not see it
+(`helpers.lessons.display.describe`);
 `show(plots.timeline(run))` displays it. Nothing goes through pyplot, so no state is left behind.
 """
 

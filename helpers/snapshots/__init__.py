@@ -1,6 +1,6 @@
-"""PyTorch's memory snapshots: what a run writes, and what any real card's file says.
+"""PyTorch's memory snapshots, read: what the file of a run, or of any real card, says.
 
-`writing` makes the file of a run. `unpickling` reads a file without running it, `frames` finds the reader's own line in
+`unpickling` reads a file without running it, `frames` finds the reader's own line in
 a traceback, `reading` makes events, sizes and places of it, `snapshot` is the answer that a reader gets. `diagnosis`
 says which trouble it is, from `places_in_memory` and `steps`; `replaying` puts the same requests through the allocator
 with other settings, `comparing` says how far that can be trusted; `report` prints all of it. The picture over time is

@@ -3,11 +3,11 @@
 import pickle
 
 from helpers.measuring.history import History
+from helpers.measuring.snapshot_file import snapshot_of
 from helpers.simulation.allocator.caching_allocator import AllocationFailed, CachingAllocator, SimulatedDriver
 from helpers.simulation.allocator.settings import Settings
 from helpers.snapshots.reading import read
 from helpers.snapshots.snapshot import Snapshot
-from helpers.snapshots.writing import snapshot_of
 
 
 def long_recording(events: int, depth: int = 20) -> dict:

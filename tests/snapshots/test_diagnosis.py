@@ -7,10 +7,10 @@ import torch
 
 from helpers import FusionConfig, FusionTransformer, GiB, make_batch, open_card, open_snapshot
 from helpers.cards.catalogue import CARDS
+from helpers.measuring.snapshot_file import snapshot_of
 from helpers.snapshots import diagnosis
 from helpers.snapshots.reading import read
 from helpers.snapshots.snapshot import Snapshot
-from helpers.snapshots.writing import snapshot_of
 from tests.snapshots.files import of_orders
 
 PREPARED = pathlib.Path(__file__).parents[2] / "notebooks" / "snapshots"

@@ -1,4 +1,4 @@
-"""Recorded requests replayed: as recorded they go where they went; each setting helps in one place, hurts in another."""
+"""Recorded requests replayed: as recorded they go where they went; each setting helps somewhere, hurts elsewhere."""
 
 import os
 import pathlib

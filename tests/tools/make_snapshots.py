@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from helpers import GiB, open_card
-from helpers.snapshots.writing import snapshot_of
+from helpers.measuring.snapshot_file import snapshot_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The card, what PyTorch can have of it, and the batch size.
