@@ -63,6 +63,11 @@ class SimulatedCard(Card):
         return torch.device("sim")
 
     @property
+    def total(self) -> int:
+        """Bytes of the whole card, as the driver reports them."""
+        return max(self.spec.total, self.capacity)
+
+    @property
     def allocated(self) -> int:
         return self.allocator.allocated
 
@@ -119,7 +124,7 @@ class SimulatedCard(Card):
         reserved, allocated = self.allocator.reserved, self.allocator.allocated
         used = max(self.spec.total - self.capacity, 0) + reserved
         where = f"`{request.module}`" if request.module else f"the {request.phase}"
-        total = max(self.spec.total, self.capacity)
+        total = self.total
         return torch.OutOfMemoryError(
             f"CUDA out of memory (simulated). Tried to allocate {format_bytes(error.segment)}. "
             f"GPU 0 ({self.name}) has a total capacity of {format_bytes(total)} "

@@ -57,7 +57,7 @@ def recording(snapshot, title: str | None = None):
         [*named, "others"], areas[:, numpy.searchsorted(keep, snapshot.when)], strict=True) if size >= GiB / 200)
     fate = f" {format_bytes(failure.bytes)} more do not fit." if failure else ""
     return finish(figure, ax, title or f"{named[0]} holds {share:.0f} % {at}" if named else "Nothing was in use",
-                  f"Memory over {events} events, {snapshot.reading.name}. In use {at}: {words or 'nothing'}; reserved "
+                  f"Memory over {events} events. In use {at}: {words or 'nothing'}; reserved "
                   f"{gib(int(snapshot.reserved[snapshot.when]), 2)}.{fate}")
 
 
