@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import io
+import re
 
 import nbformat
 import pytest
 import torch
 
-from tests.notebooks.notebook_cells import NOTEBOOKS
+from tests.notebooks.notebook_cells import NOTEBOOKS, stored_text
 
 SOURCES = {cell.id: cell.source for cell in nbformat.read(NOTEBOOKS / "08_your_own_model.ipynb", as_version=4).cells}
 
@@ -147,3 +148,17 @@ def test_the_colleague_does_not_train_the_encoder(notebook):
     assert all(not name.startswith("classifier") for name in run.without_gradient)
     adam = 8 * 86e6  # the part of the saving that is Adam's: small
     assert adam < 0.05 * (notebook["needed"].peak_allocated - run.peak_allocated)
+
+
+def numbers(cell: str, pattern: str) -> dict[str, float]:
+    return {label: float(value) for label, value in re.findall(pattern, stored_text("08_your_own_model", cell), re.M)}
+
+
+def test_attention_kernels():
+    peak = numbers("attention-kernels", r"^(\S.*?) +([\d.]+) GiB")
+    growth = numbers("attention-kernels", r"^(\S.*?) +[\d.]+ GiB.* ([\d.]+) times as much$")
+    assert peak["fused"] == peak["fused, padding mask"] < peak["your own softmax"] / 3
+    assert peak["fused, bias for each head"] > 1.5 * peak["fused"]
+    assert growth["your own softmax"] > 3.5 and growth["fused"] == 2.0
+    weights = numbers("need-weights", r"need_weights=(\w+) +([\d.]+) GiB")
+    assert weights["True"] > 2.5 * weights["False"]

@@ -153,3 +153,28 @@ def test_every_cell_has_its_place_in_the_slides(notebook):
     kinds = [cell.metadata.get("slideshow", {}).get("slide_type") for cell in notebook.cells]
     assert set(kinds) <= {"slide", "subslide", "fragment", "skip", "notes", "-"}, "run tests/tools/set_slides.py"
     assert kinds[0] == "slide"
+
+
+def test_the_one_number_for_a_reader_in_a_hurry_is_one_that_the_notebook_prints(path, notebook):
+    if not "01" <= path.stem[:2] <= "07":
+        return
+    card = notebook.cells[0].source
+    line = re.search(r"<details><summary>In a hurry\?.*?</summary>\s*(.+?)\s*</details>", card, re.S)
+    said = " ".join(output.get("text", "") + output.get("data", {}).get("text/plain", "")
+                    for cell in code_cells(notebook) for output in cell.outputs)
+    found = re.findall(r"\d+\.\d+|\b0(?= bytes)|\d+(?=%)|(?<=batch )\d+(?= fits)", line[1])
+    assert found and "**" in line[1]
+    assert not [number for number in found if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", said)]
+
+
+def test_reading_takes_the_minutes_that_the_card_says(notebook):
+    """180 words of text, 90 of code and 300 of output a minute: what the first notebooks took when they were read."""
+    words = dict.fromkeys(("markdown", "code", "output"), 0)
+    for cell in notebook.cells:
+        if is_solution(cell):
+            continue
+        if not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            words[cell.cell_type] += len(cell.source.split())
+        words["output"] += sum(len(output.get("text", "").split()) for output in cell.get("outputs", []))
+    minutes = words["markdown"] / 180 + words["code"] / 90 + words["output"] / 300
+    assert minutes <= 1.15 * int(re.search(r"(\d+) minutes", notebook.cells[0].source)[1])

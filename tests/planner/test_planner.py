@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
-from helpers import planner as planner_module
 from helpers.cards.opening import open_card
+from helpers.planner import planning as planner_module
 from helpers.planner import widget as planner_widget
 from helpers.planner.choices import OPTIMIZERS, Choices, make_choices, training_function
 from helpers.planner.planning import plan, planning

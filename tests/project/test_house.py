@@ -60,6 +60,14 @@ def test_a_circle_is_seen(tmp_path):
     assert draw_house.uses(tmp_path)["helpers.room"] == {"helpers.other"}
 
 
+def test_the_tool_names_a_circle_of_rooms_and_draws_nothing(monkeypatch, capsys):
+    before = draw_house.PICTURE.read_bytes()
+    monkeypatch.setattr(draw_house, "uses", lambda: {"helpers.one": {"helpers.two"}, "helpers.two": {"helpers.one"}})
+    assert draw_house.main() == 1
+    assert capsys.readouterr().out == "imports go in a circle: helpers.one → helpers.two → helpers.one\n"
+    assert draw_house.PICTURE.read_bytes() == before
+
+
 def test_an_arrow_that_follows_from_others_is_left_out():
     graph = {"a": {"b", "c"}, "b": {"c"}, "c": set()}
     assert draw_house.without_shortcuts(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}

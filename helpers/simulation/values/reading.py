@@ -4,7 +4,6 @@ Tensors on the simulated device have no data. Tensors on the CPU that were made 
 arrays) have, and keep it: an operator that touches nothing else runs for real. Of a GradScaler everything is known.
 """
 
-import math
 import operator
 import sys
 import warnings
@@ -19,6 +18,7 @@ from helpers.simulation.torch_functions.cuda_names import (
     refuse_cuda_device,
     refuse_tensor_cuda,
 )
+from helpers.simulation.values.unknown import DataDependentError, Unknown
 from helpers.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -28,51 +28,6 @@ from helpers.torch_private import (
     update_scale,
     version_of,
 )
-
-
-class DataDependentError(RuntimeError):
-    """Training code asked a simulation for a value."""
-
-    def __init__(self, what: str):
-        super().__init__(
-            f"train {what}; a simulation has no values. Decide from shapes, step numbers or settings instead, or run "
-            "this on a real card (CARD=cuda).")
-
-
-class Unknown(float):
-    """The value of a tensor in a simulation: prints as nan, counts on as nan, and cannot be compared."""
-
-    __slots__ = ()
-
-    def __new__(cls):
-        return super().__new__(cls, math.nan)
-
-    def __repr__(self):
-        return "nan"
-
-    __str__ = __repr__
-
-    def __format__(self, spec):
-        try:
-            return super().__format__(spec)
-        except ValueError:  # "d": the tensor held whole numbers
-            return "nan"
-
-    def _unknown(self, *others):
-        return Unknown()
-
-    def _branch(self, *others):
-        raise DataDependentError("branches on the value of a tensor")
-
-    def _whole(self):
-        raise DataDependentError("makes a whole number from the value of a tensor")
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _unknown
-    __neg__ = __pos__ = __abs__ = __round__ = _unknown
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _branch
-    __int__ = __index__ = __trunc__ = __floor__ = __ceil__ = _whole
-    __hash__ = float.__hash__
 
 
 def _set_known(tensor, value) -> None:
