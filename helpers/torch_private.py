@@ -134,6 +134,10 @@ for _path, _purpose, _without in (
 # The CUDA card.
 clear_cublas_workspaces = private("torch._C._cuda_clearCublasWorkspaces", "a clean CUDA card before a run",
                                   "two workspaces of an earlier run are counted", cuda=True)
+record_memory_history = private("torch.cuda.memory._record_memory_history", "a CUDA card's run that is recorded",
+                                "no memory snapshot from a CUDA card")
+memory_snapshot = private("torch.cuda.memory._snapshot", "a CUDA card's run that is recorded",
+                          "no memory snapshot from a CUDA card")
 
 
 # What differs between versions of PyTorch, and what is more than one name.

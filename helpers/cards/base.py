@@ -15,18 +15,19 @@ class Card:
     `run`, `max_batch_size`, `empty_cache`; `allocated`, `reserved` and `device_used` are bytes now.
     """
 
-    def run(self, train, batch_size: int, expect_gradients: bool = True) -> Run:
+    def run(self, train, batch_size: int, expect_gradients: bool = True, record_history: bool = False) -> Run:
         """Call `train(device, batch_size)` on a clean card and say what it did with memory.
 
         An out-of-memory error ends the run, not the notebook: `run.fits` is False. Everything the run allocated is
-        gone afterwards unless a name outside `train` still holds it (`run.left_behind`). Raises TypeError or
-        ValueError for a bad batch size, RuntimeError when trainable parameters exist and none got a gradient
-        (`expect_gradients=False` allows a forward pass alone), and whatever else `train` raises.
+        gone afterwards unless a name outside `train` still holds it (`run.left_behind`). record_history: keep what the
+        allocator did, and for which lines, for `run.save_snapshot`. Raises TypeError or ValueError for a bad batch
+        size, RuntimeError when trainable parameters exist and none got a gradient (`expect_gradients=False` allows a
+        forward pass alone), and whatever else `train` raises.
         """
         check_whole_number("batch_size", batch_size)
         if not callable(train):
             raise TypeError(f"card.run needs a training function train(device, batch_size), got {train!r}.")
-        run = self._measure(train, batch_size)
+        run = self._measure(train, batch_size, record_history)
         if expect_gradients and run.fits and run.without_gradient and not run.has_gradients:
             raise RuntimeError(
                 f"train returned without a backward pass: none of its {len(run.without_gradient)} trainable parameters "

@@ -9,11 +9,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from helpers.cards.base import Card, call_and_forget, finish
 from helpers.cards.catalogue import CardSpec
+from helpers.measuring.history import CudaHistory
 from helpers.measuring.recorder import Recorder
 from helpers.measuring.roofline import Roofline
 from helpers.measuring.run import Run
-from helpers.torch_private import clear_cublas_workspaces
+from helpers.torch_private import clear_cublas_workspaces, memory_snapshot, record_memory_history
 from helpers.units import GiB
+
+LONGEST_HISTORY = 1_000_000  # actions of the allocator that PyTorch keeps, then it forgets the oldest
 
 
 class CudaCard(Card):
@@ -71,7 +74,7 @@ class CudaCard(Card):
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
 
-    def _measure(self, train, batch_size: int) -> Run:
+    def _measure(self, train, batch_size: int, record_history: bool = False) -> Run:
         # The cap is the process's, not the card's: another card opened since has set its own.
         torch.cuda.set_per_process_memory_fraction(self.capacity / self.total)
         before, stats = self._clean(), torch.cuda.memory_stats()
@@ -84,13 +87,20 @@ class CudaCard(Card):
                   (("driver_calls", "num_device_alloc"), ("retries", "num_alloc_retries"))}
         self._clean()
         recorder = Recorder("cuda", roofline=Roofline(self.spec, "cuda"))
-        with recorder:
-            recorded_error = call_and_forget(train, self.device, batch_size)
+        if record_history:
+            record_memory_history(max_entries=LONGEST_HISTORY)
+        try:
+            with recorder:
+                recorded_error = call_and_forget(train, self.device, batch_size)
+            history = CudaHistory(memory_snapshot()) if record_history else None
+        finally:
+            if record_history:
+                record_memory_history(enabled=None)
         recorder.roles.forget_hooks()
         left = self._clean() - before
         return finish(self, recorder, batch_size, error or recorded_error, peak_allocated=allocated,
                       peak_reserved=reserved, seconds=seconds.median, held_before=before, left_behind=max(left, 0),
-                      **counts)
+                      history=history, **counts)
 
 
 class StepTimer:

@@ -7,6 +7,7 @@ import torch
 
 from helpers.cards.base import Card, call_and_forget, finish
 from helpers.cards.catalogue import CardSpec
+from helpers.measuring.history import History
 from helpers.measuring.recorder import Recorder
 from helpers.measuring.roofline import Roofline
 from helpers.measuring.run import Run, TensorRecord
@@ -62,6 +63,11 @@ class SimulatedCard(Card):
         return torch.device("sim")
 
     @property
+    def total(self) -> int:
+        """Bytes of the whole card, as the driver reports them."""
+        return max(self.spec.total, self.capacity)
+
+    @property
     def allocated(self) -> int:
         return self.allocator.allocated
 
@@ -89,12 +95,13 @@ class SimulatedCard(Card):
         self.allocator.reset_peaks()
         return self.allocator.allocated
 
-    def _measure(self, train, batch_size: int) -> Run:
+    def _measure(self, train, batch_size: int, record_history: bool = False) -> Run:
         before = self._clean()
         calls, retries = self.allocator.driver_calls, self.allocator.retries
+        history = History(self.allocator, call_and_forget.__code__) if record_history else None
         recorder = Recorder("sim", self.allocator, 0 if "workspaces" in self.leave_out else self.spec.workspace,
                             "in-place writes" not in self.leave_out, self._out_of_memory,
-                            Roofline(self.spec, "sim"))
+                            Roofline(self.spec, "sim"), history)
         try:
             with (Interrupts() as interrupts, only_new_garbage(),
                   simulation(self.spec.compute_capability, self.leave_out & PARTS), recorder):
@@ -109,14 +116,15 @@ class SimulatedCard(Card):
         return finish(self, recorder, batch_size, error, peak_allocated=self.allocator.peak_allocated,
                       peak_reserved=self.allocator.peak_reserved, seconds=None, held_before=before,
                       left_behind=self.allocator.allocated - held - before,
-                      driver_calls=self.allocator.driver_calls - calls, retries=self.allocator.retries - retries)
+                      driver_calls=self.allocator.driver_calls - calls, retries=self.allocator.retries - retries,
+                      history=history)
 
     def _out_of_memory(self, error, request: TensorRecord) -> torch.OutOfMemoryError:
         """PyTorch's own wording (c10/cuda/CUDACachingAllocator.cpp), and which module asked."""
         reserved, allocated = self.allocator.reserved, self.allocator.allocated
         used = max(self.spec.total - self.capacity, 0) + reserved
         where = f"`{request.module}`" if request.module else f"the {request.phase}"
-        total = max(self.spec.total, self.capacity)
+        total = self.total
         return torch.OutOfMemoryError(
             f"CUDA out of memory (simulated). Tried to allocate {format_bytes(error.segment)}. "
             f"GPU 0 ({self.name}) has a total capacity of {format_bytes(total)} "

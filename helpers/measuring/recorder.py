@@ -36,11 +36,11 @@ class Recorder(TorchDispatchMode):
     matrix product of the forward thread and by that of the backward thread, and kept
     (aten/src/ATen/cuda/CublasHandlePool.cpp). in_place: see `IN_PLACE`. out_of_memory: makes the exception that the
     training function gets from the allocator's `MemoryError` and the `TensorRecord` of the request. roofline: told of
-    every operator.
+    every operator. history: told of every action of the allocator.
     """
 
     def __init__(self, device_type: str, allocator=None, workspace: int = 0, in_place: bool = True, out_of_memory=None,
-                 roofline: Roofline | None = None):
+                 roofline: Roofline | None = None, history=None):
         super().__init__()
         self.device_type, self.allocator, self.workspace = device_type, allocator, workspace
         self.in_place, self.out_of_memory = in_place and allocator is not None, out_of_memory
@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):
         self.events: list[tuple] = []  # (birth, change in bytes, phase, step, reserved bytes)
         self.workspaces: dict[bool, Birth] = {}  # by whether it is the backward thread's
         self.now = self.peak = self.peak_event = self.flops = 0
-        self.roofline = roofline
+        self.roofline, self.history = roofline, history
         self.donor = None  # (storage that may pass on its block, storage that takes it, bytes)
         self.request: TensorRecord | None = None
         self.last_event: int | None = None  # before an out-of-memory error
@@ -59,6 +59,8 @@ class Recorder(TorchDispatchMode):
         return False  # a wrapper around every call, for torch.compile
 
     def __enter__(self):
+        if self.history is not None:
+            self.history.start(lambda: self.roles.phase)
         self.roles.__enter__()
         return super().__enter__()
 
@@ -69,6 +71,8 @@ class Recorder(TorchDispatchMode):
         for key, birth in list(self.live.items()):
             if not birth.watch.alive:  # an interrupt came in the middle of its release
                 self._release(key)
+        if self.history is not None:
+            self.history.stop()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

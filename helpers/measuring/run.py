@@ -6,6 +6,7 @@ All sizes are bytes; GiB = 2**30 bytes.
 import dataclasses
 import functools
 
+from helpers.measuring.snapshot_file import save
 from helpers.units import GiB, MiB, format_bytes
 
 ROLES = ("parameters", "gradients", "optimizer state", "activations", "batch", "temporaries")
@@ -72,6 +73,7 @@ class Run:
     left_behind: bytes that were still held when the run was over and its own names were gone.
     without_gradient: trainable parameters that had no gradient at any optimizer step.
     driver_calls, retries: cudaMalloc calls, and how often cached memory was given back to retry one.
+    history: what the allocator did, for `save_snapshot`; None unless the run was asked to record it.
     """
 
     card_name: str
@@ -94,6 +96,7 @@ class Run:
     has_gradients: bool
     driver_calls: int
     retries: int
+    history: object | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def roles_at_peak(self) -> dict[str, int]:
@@ -107,6 +110,12 @@ class Run:
     def culprits(self) -> list[TensorRecord]:
         """The ten largest tensors alive at the peak, or at the error."""
         return self.live_at_peak[:10]
+
+    def save_snapshot(self, path) -> None:
+        """Write the memory snapshot that `torch.cuda.memory._dump_snapshot(path)` would have written on a real card: at
+        the error, or when `train` had returned. Needs `card.run(..., record_history=True)`; ValueError without it.
+        """
+        save(self, path)
 
     def __str__(self) -> str:
         notes = ""

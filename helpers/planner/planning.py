@@ -113,6 +113,12 @@ def measure(choices: Choices, batch_size: int, capacity: int | None = None) -> R
     return open_card(choices.card, kind="simulated", capacity=capacity).run(training_function(choices), batch_size)
 
 
+def save_snapshot(choices: Choices, path) -> None:
+    """Write the memory snapshot of a choice's run, recorded anew; it gives the same."""
+    card = open_card(choices.card, kind="simulated")
+    card.run(training_function(choices), choices.batch, record_history=True).save_snapshot(path)
+
+
 class KnownRuns(Card):
     """A card that knows some answers: lets `max_batch_size` say which batch size it wants to see run next."""
 

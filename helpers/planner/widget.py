@@ -10,12 +10,14 @@ from helpers.cards.catalogue import CARDS
 from helpers.lessons.display import SCREEN, describe, to_png
 from helpers.model import ATTENTIONS, FUSIONS
 from helpers.planner.choices import OPTIMIZERS, PRECISIONS, Choices
-from helpers.planner.planning import Plan, planning
+from helpers.planner.planning import Plan, planning, save_snapshot
 from helpers.units import GiB
 
 SETTLE = 0.02  # seconds to wait for the next change of a slider that is being dragged
 IDLE = 0.4  # seconds without a change before the rest of the answer is computed
 BREATHE = 0.03  # seconds between two runs, in which the kernel does something else
+
+SNAPSHOT = "planned.pickle"  # written beside the notebook
 
 NUMBERS = {"batch": (1, 48), "pages": (1, 10), "depth": (1, 18)}
 STEPS = {"card": sorted(CARDS, key=lambda name: CARDS[name].capacity), "seq_len": (128, 256, 512, 1024, 2048),
@@ -88,10 +90,14 @@ class Planner(widgets.VBox):
         self.images = {name: widgets.Image(format="png", layout={"width": "100%", "max_width": f"{7 * SCREEN}px"})
                        for name in PICTURES}
         self.task = None
+        self.save = widgets.Button(description="save snapshot", tooltip="the run's memory snapshot, as PyTorch's")
+        self.save.on_click(lambda button: self._try(self._save))
+        self.saved = widgets.Label()
         sliders = [control for name, control in self.controls.items() if name not in BUTTONS]
         columns = {"grid_template_columns": "repeat(auto-fit, minmax(min(100%, 300px), 1fr))", "width": "100%"}
         buttons = widgets.HBox([self.controls[name] for name in BUTTONS], layout={"flex_flow": "row wrap"})
-        super().__init__([widgets.GridBox(sliders, layout=columns), buttons, self.verdict, *self.images.values()])
+        super().__init__([widgets.GridBox(sliders, layout=columns), buttons, self.verdict,
+                          widgets.HBox([self.save, self.saved]), *self.images.values()])
         self._answer_at_once()
         for control in self.controls.values():
             control.observe(self._changed, "value")
@@ -134,6 +140,12 @@ class Planner(widgets.VBox):
                 await asyncio.sleep(BREATHE)
         except Exception as error:
             self._complain(error)
+
+    def _save(self) -> None:
+        """Write the snapshot of what the controls say into the notebook's folder."""
+        self.saved.value = "…"
+        save_snapshot(self.choices(), SNAPSHOT)
+        self.saved.value = f"{SNAPSHOT} is written: open_snapshot({SNAPSHOT!r}) reads it."
 
     def _try(self, function) -> None:
         try:

@@ -112,10 +112,10 @@ def patches_of(runs, capacity: int) -> list[Patch]:
     return role_patches(seen) + [request] * any(not run.fits for run in runs)
 
 
-def legend(figure, patches) -> None:
+def legend(figure, patches, columns: int | None = None) -> None:
     if patches:
-        figure.legend(handles=patches, loc="outside lower left", ncols=len(patches), frameon=False, fontsize=9.5,
-                      handlelength=1.1, handletextpad=0.4, columnspacing=1.1)
+        figure.legend(handles=patches, loc="outside lower left", ncols=columns or len(patches), frameon=False,
+                      fontsize=9.5, handlelength=1.1, handletextpad=0.4, columnspacing=1.1)
 
 
 def capacity_line(ax, capacity: int, name: str, vertical: bool = False) -> None:

@@ -32,6 +32,8 @@ CASES = {
     "F1": "https://github.com/Cadene/vqa.pytorch/issues/33", "F2": FACE + "30860",
     "F3": "https://github.com/lucidrains/x-transformers/issues/261",
     "F4": "https://github.com/NVIDIA/Megatron-LM/issues/640", "F5": PYTORCH + "97712", "F7": PYTORCH + "7415",
+    # snapshots
+    "S1": PYTORCH + "183842", "S2": PYTORCH + "4293",
     # tools and other machines
     "T1": PYTORCH + "37250", "T2": PYTORCH + "58466", "T4": "https://github.com/microsoft/WSL/issues/11050",
     "T5": PYTORCH + "105839",
@@ -47,6 +49,8 @@ ELSEWHERE = {
     "F4": "notebooks/test_claims_01.py::test_the_second_step_fails",
     "F5": "notebooks/test_claims_00.py::test_twenty_bytes_in_the_optimizer_step",
     "F7": "notebooks/test_claims_08.py::test_a_checkpoint_on_the_card_is_a_second_model",
+    "S1": "snapshots/test_reading.py::test_every_protocol",
+    "S2": "snapshots/test_diagnosis.py::test_the_prepared_ones",
     "T1": "notebooks/test_claims_06.py::test_three_numbers",
 }
 OUT_OF_REACH = {  # what no machine without a GPU, or no single one, can show; the rest of the case is tested

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+from helpers import open_snapshot
 from helpers.cards.opening import open_card
 from helpers.planner import planning as planner_module
 from helpers.planner import widget as planner_widget
@@ -302,6 +303,16 @@ def test_without_an_event_loop_it_answers_at_once():
     assert widget.plan.choices.depth == 2 and widget.plan.largest is not None
     widget.controls["heads"].value = 14
     widget.controls["batch"].value = 1
+
+
+def test_the_button_writes_the_snapshot_of_the_choice(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    planner = Planner(batch=1, depth=1)
+    planner.save.click()
+    assert "is written" in planner.saved.value
+    snapshot = open_snapshot(tmp_path / planner_widget.SNAPSHOT)
+    assert int(snapshot.reserved.max()) == planner.plan.run.peak_reserved
+    planner.close()
 
 
 def test_no_drop_down_lists(widget):

@@ -1,5 +1,6 @@
 """A model of PyTorch's CUDA caching allocator.
 
 `caching_allocator` is the allocator, `blocks` what it cuts memory into, `expandable_segments` the setting of that name,
-`simpler_allocators` leave parts out to show what each is worth.
+`settings` all that may be set and `giving_back` what some of them give back early; `simpler_allocators` leave parts out
+to show what each is worth.
 """

@@ -13,12 +13,12 @@ class Block:
     without, which count neither as free nor as used.
     """
 
-    __slots__ = ("address", "is_free", "is_mapped", "next", "pool", "previous", "size")
+    __slots__ = ("address", "cached_at", "is_free", "is_mapped", "next", "pool", "previous", "size")
 
     def __init__(self, address: int, size: int, pool, previous=None, following=None, is_mapped: bool = True):
         self.address, self.size, self.pool = address, size, pool
         self.previous, self.next = previous, following
-        self.is_free, self.is_mapped = False, is_mapped
+        self.is_free, self.is_mapped, self.cached_at = False, is_mapped, 0
 
     def split(self, size: int) -> "Block":
         """Keep the first `size` bytes; the rest, as a new block behind this one."""
@@ -27,6 +27,9 @@ class Block:
             rest.next.previous = rest
         self.next, self.size = rest, size
         return rest
+
+    def is_whole_segment(self) -> bool:
+        return self.previous is None and self.next is None
 
     def absorb_next(self) -> None:
         """Take in the next block. The left one stays, so the first block of a segment is always the same object."""
@@ -40,14 +43,15 @@ class Pool:
     """Free blocks ordered by (size, address): the first one large enough fits best, ties go to the lowest address.
 
     unmapped: blocks of expandable segments with no memory behind them, by address. page: bytes these map at a time.
+    searches: how often a block was looked for here, the clock by which garbage collection tells a block's age.
     """
 
     def __init__(self, is_small: bool):
         self.is_small, self.page = is_small, SMALL_BUFFER if is_small else LARGE_BUFFER
-        self.free, self.unmapped = [], []
+        self.free, self.unmapped, self.searches = [], [], 0
 
     def insert(self, block: Block) -> None:
-        block.is_free = True
+        block.is_free, block.cached_at = True, self.searches
         insort(self.free, (block.size, block.address, block))
 
     def erase(self, block: Block) -> None:

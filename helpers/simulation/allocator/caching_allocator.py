@@ -1,8 +1,8 @@
-"""PyTorch's CUDA caching allocator for one stream, with its default settings or `expandable_segments:True`.
+"""PyTorch's CUDA caching allocator for one stream.
 
 `malloc` is the list of attempts that it is in c10/cuda/CUDACachingAllocator.cpp, with the same names in the same order,
 so the two can be read side by side. Left out, since the series uses none of it: streams and events, CUDA graphs and
-memory pools, max_split_size_mb, garbage_collection_threshold, roundup_power2_divisions. All sizes are bytes.
+memory pools. All sizes are bytes.
 """
 
 from bisect import bisect_left
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from helpers.simulation.allocator.blocks import LARGE_BUFFER, SMALL_BUFFER, Block, Pool
 from helpers.simulation.allocator.expandable_segments import ExpandableSegments, expandable_size
+from helpers.simulation.allocator.giving_back import garbage_collect_cached_blocks, release_available_cached_blocks
+from helpers.simulation.allocator.settings import MIN_BLOCK, Settings
 
-MIN_BLOCK = 512  # kMinBlockSize: a block is a multiple of this
 SMALL_SIZE = 2**20  # kSmallSize: the largest request that goes to the small pool
 MIN_LARGE_ALLOC = 10 * 2**20  # kMinLargeAlloc: from here on a new segment is as large as the request, ...
 ROUND_LARGE = 2 * 2**20  # kRoundLarge: ... rounded up to a multiple of this
@@ -55,11 +56,7 @@ class Segment:
     address: int
     size: int
     blocks: list[tuple[int, int, bool]]
-
-
-def round_size(nbytes: int) -> int:
-    """The size of the block that `nbytes` bytes get."""
-    return max(MIN_BLOCK, -(-nbytes // MIN_BLOCK) * MIN_BLOCK)
+    is_small: bool = False  # of the small pool
 
 
 def get_allocation_size(size: int) -> int:
@@ -79,18 +76,23 @@ class CachingAllocator:
 
     allocated, reserved, peak_allocated, peak_reserved: what `torch.cuda.memory_allocated()` and its relatives count. A
     block counts whole, including a tail that was too small to split off. driver_calls: how often the driver gave
-    memory. retries: how often `malloc` gave the cache back and asked again.
+    memory. retries: how often `malloc` gave the cache back and asked again. tell: called with the name of each action
+    as a memory snapshot names it ("alloc", "free", "segment_alloc", ...), an address and bytes, while it is not None.
     """
 
-    def __init__(self, driver, expandable_segments: bool = False):
-        self.driver = driver
+    def __init__(self, driver, expandable_segments: bool = False, settings: Settings | None = None):
+        self.driver, self.settings, self.tell = driver, settings or Settings(expandable_segments), None
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = self.driver_calls = self.retries = 0
         self._small, self._large = Pool(is_small=True), Pool(is_small=False)
         self._heads = {}  # address of a segment -> its first block
-        self._expandable = ExpandableSegments(driver, self._heads, self._count) if expandable_segments else None
+        grow = self.settings.expandable_segments
+        self._expandable = ExpandableSegments(driver, self._heads, self._mapped) if grow else None
 
     # What helpers/simulation/allocator/simpler_allocators.py leaves out.
-    _block_size, _segment_size = staticmethod(round_size), staticmethod(get_allocation_size)
+    def _block_size(self, nbytes: int) -> int:
+        return self.settings.round_size(nbytes)
+
+    _segment_size = staticmethod(get_allocation_size)
 
     def malloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes.
@@ -107,12 +109,17 @@ class CachingAllocator:
 
         block = self._get_free_block(pool, size)  # a cached one,
         if block is None:
+            if self.settings.garbage_collection_threshold:
+                garbage_collect_cached_blocks(self, self._large)  # (what is old goes back first)
             block = self._alloc_block(pool, size)  # else new memory,
+        if block is None and release_available_cached_blocks(self, pool, size):  # else a large one goes back,
+            block = self._alloc_block(pool, size)
         if block is None:
-            self.empty_cache()  # else the cache goes back to the driver,
+            self.empty_cache()  # else the whole cache goes back to the driver,
             self.retries += 1
             block = self._alloc_block(pool, size)  # and once more
         if block is None:
+            self._tell("oom", 0, size)
             raise AllocationFailed(nbytes, self._segment_size(size))
 
         if self._should_split(block, size):
@@ -121,6 +128,7 @@ class CachingAllocator:
         self.allocated += block.size
         if self.allocated > self.peak_allocated:
             self.peak_allocated = self.allocated
+        self._tell("alloc", block.address, nbytes)
         return block
 
     def free(self, block: Block) -> None:
@@ -128,6 +136,7 @@ class CachingAllocator:
         if block.is_free or not block.is_mapped:
             raise ValueError(f"the block at {block.address:#x} is free already")
         if block.size:
+            self._tell("free", block.address, block.size)
             self.allocated -= block.size
             block.pool.insert_merged(block)
 
@@ -137,11 +146,16 @@ class CachingAllocator:
             for _, _, block in list(pool.free):
                 if self._expandable is not None:
                     self._expandable.release(block)
-                elif block.previous is None and block.next is None:
-                    pool.erase(block)
-                    del self._heads[block.address]
-                    self.driver.free(block.address)
-                    self._count(-block.size, 0)
+                elif block.is_whole_segment():
+                    self.release_block(block)
+
+    def release_block(self, block: Block) -> None:
+        """Give a whole free segment back to the driver."""
+        block.pool.erase(block)
+        del self._heads[block.address]
+        self.driver.free(block.address)
+        self._count(-block.size, 0)
+        self._tell("segment_free", block.address, block.size)
 
     def reset_peaks(self) -> None:
         """Let both peaks start anew from what is held now."""
@@ -151,17 +165,18 @@ class CachingAllocator:
         """What is reserved, by address. An expandable segment gives one entry for each stretch that is mapped."""
         segments = []
         for _, block in sorted(self._heads.items()):
-            blocks = []
+            blocks, is_small = [], block.pool.is_small
             while block is not None:
                 if block.is_mapped:
                     blocks.append((block.address, block.size, block.is_free))
                 block = block.next
                 if blocks and (block is None or not block.is_mapped):
-                    segments.append(Segment(blocks[0][0], sum(size for _, size, _ in blocks), blocks))
+                    segments.append(Segment(blocks[0][0], sum(size for _, size, _ in blocks), blocks, is_small))
                     blocks = []
         return segments
 
     def _get_free_block(self, pool: Pool, size: int) -> Block | None:
+        pool.searches += 1
         free = pool.free
         index = bisect_left(free, (size,))
         if index == len(free):
@@ -170,6 +185,9 @@ class CachingAllocator:
             # A block that can grow counts with the size it can grow to, so that one that cannot is used first.
             while index + 1 < len(free) and expandable_size(free[index + 1][2]) < expandable_size(free[index][2]):
                 index += 1
+        limit, found = self.settings.max_split_size, free[index][0]
+        if limit is not None and (found >= limit if size < limit else found >= size + LARGE_BUFFER):
+            return None  # it is not split, so it would be wasted on this request
         return free.pop(index)[2]
 
     def _alloc_block(self, pool: Pool, size: int) -> Block | None:
@@ -180,6 +198,7 @@ class CachingAllocator:
         if address is None:
             return None
         self._count(nbytes, 1)
+        self._tell("segment_alloc", address, nbytes)
         block = self._heads[address] = Block(address, nbytes, pool)
         return block
 
@@ -187,7 +206,18 @@ class CachingAllocator:
         rest = block.size - size
         if block.pool.is_small or self._expandable is not None:
             return rest >= MIN_BLOCK
-        return rest > SMALL_SIZE
+        limit = self.settings.max_split_size
+        return rest > SMALL_SIZE and (limit is None or size < limit)
+
+    def _tell(self, action: str, address: int, nbytes: int) -> None:
+        if self.tell is not None:
+            self.tell(action, address, nbytes)
+
+    def _mapped(self, change: int, calls: int, action: str = "", address: int = 0) -> None:
+        """An expandable segment took pages or gave them back."""
+        self._count(change, calls)
+        if action:
+            self._tell(action, address, abs(change))
 
     def _count(self, change: int, calls: int) -> None:
         self.reserved += change

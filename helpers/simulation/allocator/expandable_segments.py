@@ -21,7 +21,8 @@ class ExpandableSegments:
 
     driver: `malloc(pool.page)` gives one page of memory (cuMemCreate) or None, `free` takes it back. What it returns is
     only a handle here: blocks live at virtual addresses. heads: address of a segment -> its first block, kept up to
-    date. count: called as `count(change of reserved bytes, calls of the driver that gave memory)`.
+    date. count: called as `count(change of reserved bytes, calls of the driver that gave memory)`, with the action and
+    the address where memory came or went.
     """
 
     def __init__(self, driver, heads: dict[int, Block], count):
@@ -77,7 +78,7 @@ class ExpandableSegments:
                 return None
             handles[address] = handle
         self.pages.update(handles)
-        self.count(len(handles) * page, len(handles))
+        self.count(len(handles) * page, len(handles), "segment_map", block.address)
         block.pool.unmapped.remove(block)
         if block.size > len(handles) * page:
             self._insert_unmapped(block.split(len(handles) * page))
@@ -99,7 +100,7 @@ class ExpandableSegments:
             block = rest
         for address in range(begin, end, page):
             self.driver.free(self.pages.pop(address))
-        self.count(begin - end, 0)
+        self.count(begin - end, 0, "segment_unmap", begin)
         block.is_free = block.is_mapped = False
         before, after = block.previous, block.next
         if after is not None and not after.is_mapped:
