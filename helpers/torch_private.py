@@ -182,3 +182,11 @@ def set_hooks(tensor, hooks: tuple) -> None:
 def apply_to(module, fn) -> None:
     """`module._apply(fn)`, whoever overrides it."""
     module._apply(fn)
+
+
+# What recorded frames of PyTorch's own code are called; a frame that is called otherwise only says less.
+FRAMES_OF_BACKWARD = ("_engine_run_backward", "backward")
+FRAMES_OF_STATE = ("_init_group",)
+FRAMES_OF_FORWARD = ("_call_impl", "_wrapped_call_impl")
+FRAMES_OF_PARAMETERS = ("_apply", "to", "cuda", "register_parameter")
+FILES_OF_SIMULATION = ("_subclasses", "_ops.py", "_prims", "_decomp", "_meta_registrations", "_refs")

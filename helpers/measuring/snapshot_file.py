@@ -10,13 +10,13 @@ import pathlib
 import pickle
 
 from helpers.measuring.history import CudaHistory, History
+from helpers.torch_private import FILES_OF_SIMULATION
 
 HELPERS = str(pathlib.Path(__file__).parents[1]) + os.sep
 TORCH = os.path.join("site-packages", "torch", "")
 # What stands between the reader's line and the recorder on a simulated card, and is not there on a real one.
 OURS = tuple(HELPERS + room for room in ("measuring", "simulation", "cards", "torch_private"))
-SIMULATION = tuple(TORCH + name for name in ("_subclasses", "_ops.py", "_prims", "_decomp", "_meta_registrations",
-                                             "_refs", os.path.join("utils", "_python_dispatch.py")))
+SIMULATION = tuple(TORCH + name for name in (*FILES_OF_SIMULATION, os.path.join("utils", "_python_dispatch.py")))
 BACKWARD = {"name": "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&, "
                     "torch::autograd::Node*, torch::autograd::InputBuffer&, std::shared_ptr<torch::autograd::"
                     "ReadyQueue> const&)", "filename": "??", "line": 0}

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+from helpers.torch_private import FRAMES_OF_BACKWARD, FRAMES_OF_FORWARD, FRAMES_OF_PARAMETERS, FRAMES_OF_STATE
+
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|\\lib\\|^torch/|^<frozen|^<string>|^\?\?|^$")
 CELL = re.compile(r"ipykernel_\d+|^<ipython-input")
 UNKNOWN = "unknown"
@@ -48,12 +50,12 @@ def place_of(frames: list[tuple[str, int, str]]) -> Place:
             own = label(filename, line, name)
         if in_torch:
             if path.endswith(("torch/autograd/graph.py", "torch/autograd/__init__.py", "torch/_tensor.py")):
-                backward = backward or name in ("_engine_run_backward", "backward")
+                backward = backward or name in FRAMES_OF_BACKWARD
             elif "torch/optim/" in path and not path.endswith("lr_scheduler.py"):
-                optimizer, state = True, state or name == "_init_group"
+                optimizer, state = True, state or name in FRAMES_OF_STATE
             elif path.endswith("torch/nn/modules/module.py"):
-                forward = forward or name in ("_call_impl", "_wrapped_call_impl")
-                parameters = parameters or name in ("_apply", "to", "cuda", "register_parameter")
+                forward = forward or name in FRAMES_OF_FORWARD
+                parameters = parameters or name in FRAMES_OF_PARAMETERS
             if "torch/nn/modules/" in path and name in ("__init__", "reset_parameters"):
                 parameters = True
     phase = "optimizer step" if optimizer else "backward" if backward else "forward" if forward else UNKNOWN
